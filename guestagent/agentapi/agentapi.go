@@ -1,0 +1,329 @@
+// Package agentapi holds the types that cross the channel between the lab and the guest agent, and the client the lab speaks with.
+//
+// The channel is an SSH subsystem (SubsystemName) over a virtio-serial port: one JSON object per line in each direction, a Request answered by
+// exactly one Response with the same ID, in order. Everything here comes from or goes to a guest, so the host treats it as foreign:
+// no field names a host path, and lengths are bounded by the reader (MaxLine).
+package agentapi
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"irqlab/guestagent/cpulist"
+)
+
+// Version is the protocol's version; both sides refuse another.
+const Version = 1
+
+// SubsystemName is the SSH subsystem the agent's API is reached by.
+const SubsystemName = "irqlab-agent"
+
+// Names of the virtio-serial ports, as /sys/class/virtio-ports/*/name shows them.
+const (
+	AgentPort = "irqlab.agent" // the lab's own SSH connection
+	SSHPort   = "irqlab.ssh"   // a person's SSH connection (irqlab ssh, irqlab proxy)
+)
+
+// User is the only user name the agent's SSH server accepts.
+const User = "root"
+
+// Command line keys the lab passes on the guest's kernel command line.
+const (
+	ReadyMessage = "irqlab: agent ready" // printed on the console when the agent serves
+)
+
+// MaxLine bounds one JSON line in either direction, in bytes.
+const MaxLine = 8 << 20
+
+// Method names.
+const (
+	MethodInfo          = "info"             // InfoParams -> Info
+	MethodLoadModule    = "module.load"      // LoadModuleParams -> LoadModuleResult
+	MethodUnloadModule  = "module.unload"    // UnloadModuleParams -> Empty
+	MethodOpenFunction  = "function.open"    // OpenFunctionParams -> FunctionInfo: bind to vfio-pci and open; no vector yet
+	MethodAddVectors    = "function.vectors" // AddVectorsParams -> AddVectorsResult: enable vectors one at a time
+	MethodCloseFunction = "function.close"   // CloseFunctionParams -> Empty: all vectors freed
+	MethodFunctionIRQs  = "function.irqs"    // FunctionIRQsParams -> AddVectorsResult: the IRQs of any driver's function, index by index where known
+	MethodApply         = "affinity.apply"   // ApplyParams -> ApplyResult
+	MethodOccupy        = "pressure.occupy"  // OccupyParams -> OccupyResult
+	MethodSetCPU        = "cpu.set"          // SetCPUParams -> SetCPUResult
+	MethodObserve       = "irq.observe"      // ObserveParams -> Observation
+	MethodAwait         = "irq.await"        // AwaitParams -> Observation
+	MethodLog           = "log.read"         // LogParams -> LogResult
+	MethodLinks         = "link.list"        // Empty -> LinksResult (netlink)
+	MethodSetLink       = "link.set"         // SetLinkParams -> Link
+	MethodPowerOff      = "power.off"        // Empty -> Empty, then the guest powers off
+)
+
+// Request asks for one method.
+type Request struct {
+	ID     uint64          `json:"id"`
+	Method string          `json:"method"`
+	Params json.RawMessage `json:"params,omitempty"`
+}
+
+// Response answers the Request with the same ID; exactly one of Result and Error is set.
+type Response struct {
+	ID     uint64          `json:"id"`
+	Result json.RawMessage `json:"result,omitempty"`
+	Error  *Error          `json:"error,omitempty"`
+}
+
+// Error codes.
+const (
+	CodeInvalid     = "invalid"     // the request makes no sense
+	CodeUnsupported = "unsupported" // this kernel or image cannot do it
+	CodeNotFound    = "not-found"   // no such device, CPU, IRQ, module
+	CodeRefused     = "refused"     // the kernel said no; Errno says how (EBUSY, EPERM…)
+	CodeTimeout     = "timeout"     // what was awaited did not happen
+	CodeFailed      = "failed"      // anything else
+)
+
+// Error is a failure the guest reports.
+type Error struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Errno   int    `json:"errno,omitempty"` // Linux errno where the kernel gave one
+}
+
+func (e *Error) Error() string { return "guest: " + e.Message }
+
+// Errorf makes an Error.
+func Errorf(code, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// Empty is the params or result of methods that have none.
+type Empty struct{}
+
+// InfoParams tells the agent which protocol version the lab speaks.
+type InfoParams struct {
+	Version int `json:"version"`
+}
+
+// Info describes the guest.
+type Info struct {
+	Version int      `json:"version"` // the agent's protocol version
+	Release string   `json:"release"` // uname -r
+	Cmdline string   `json:"cmdline"`
+	UptimeS float64  `json:"uptime_seconds"`
+	CPUs    Topology `json:"cpus"`
+}
+
+// Topology is the guest's CPUs and nodes as its kernel sees them.
+type Topology struct {
+	Online   cpulist.List `json:"online"`
+	Present  cpulist.List `json:"present"`
+	Possible cpulist.List `json:"possible"`
+	CPUs     []CPU        `json:"cpus"`  // online CPUs only (an offline one has no topology), ascending
+	Nodes    []Node       `json:"nodes"` // ascending id
+}
+
+// CPU is one online CPU.
+type CPU struct {
+	ID       int          `json:"id"`
+	Node     int          `json:"node"`
+	Core     int          `json:"core"`
+	Package  int          `json:"package"`
+	Siblings cpulist.List `json:"siblings"` // online hardware threads of the same core, itself included
+}
+
+// Node is one NUMA node.
+type Node struct {
+	ID        int          `json:"id"`
+	CPUs      cpulist.List `json:"cpus"`      // online CPUs of the node
+	Distances []int        `json:"distances"` // to each online node, ascending id, as /sys/devices/system/node/nodeN/distance
+}
+
+// LoadModuleParams names a module; what it depends on is loaded first. Loading a loaded module is no error.
+type LoadModuleParams struct {
+	Name   string `json:"name"`
+	Params string `json:"params,omitempty"` // as insmod takes them
+}
+
+// LoadModuleResult tells what was inserted, in order.
+type LoadModuleResult struct {
+	Loaded []string `json:"loaded"`
+}
+
+// UnloadModuleParams names a module.
+type UnloadModuleParams struct {
+	Name string `json:"name"`
+}
+
+// OpenFunctionParams picks a PCI function by vendor and device id, or by address when Address is set.
+type OpenFunctionParams struct {
+	Vendor  uint16 `json:"vendor,omitempty"`
+	Device  uint16 `json:"device,omitempty"`
+	Address string `json:"address,omitempty"` // 0000:81:00.0
+	WaitMS  int    `json:"wait_ms,omitempty"` // how long the function may take to appear (hot-plug)
+}
+
+// FunctionInfo describes an opened function.
+type FunctionInfo struct {
+	Address string `json:"address"` // names the function in later calls
+	Node    int    `json:"node"`    // -1: none
+	Vectors int    `json:"vectors"` // MSI-X table size
+	Driver  string `json:"driver"`
+}
+
+// AddVectorsParams asks for MSI-X vectors First..First+Count-1, enabled one by one.
+type AddVectorsParams struct {
+	Address string `json:"address"`
+	First   int    `json:"first"`
+	Count   int    `json:"count"`
+}
+
+// Vector ties an MSI-X table index to the guest's IRQ number.
+type Vector struct {
+	Index int    `json:"index"`
+	IRQ   int    `json:"irq"`
+	Name  string `json:"name,omitempty"` // as /proc/interrupts shows its action
+}
+
+// AddVectorsResult lists all enabled vectors of the function, ascending index.
+type AddVectorsResult struct {
+	Vectors []Vector `json:"vectors"`
+}
+
+// CloseFunctionParams names an opened function.
+type CloseFunctionParams struct {
+	Address string `json:"address"`
+}
+
+// FunctionIRQsParams names a function bound to any driver.
+type FunctionIRQsParams struct {
+	Address string `json:"address"`
+}
+
+// ApplyParams asks the agent to compute a strategy's masks on its own topology and write them.
+type ApplyParams struct {
+	Strategy string   `json:"strategy"`
+	Node     int      `json:"node"`             // the function's node; -1 none
+	Total    int      `json:"total"`            // vectors the function has or will have in all, HWC included: what decides the branch
+	HWC      *Vector  `json:"hwc,omitempty"`    // set to spread the HWC vector
+	Queues   []Vector `json:"queues,omitempty"` // queue vectors in the order they were added
+}
+
+// AppliedMask is what was written for one vector. Mask nil: left alone.
+type AppliedMask struct {
+	Index int          `json:"index"`
+	IRQ   int          `json:"irq"`
+	Mask  cpulist.List `json:"mask"`
+}
+
+// ApplyResult tells which branch the strategy took and what was written.
+type ApplyResult struct {
+	Branch string        `json:"branch"` // e.g. "numa-aware, first group skipped", "linear"
+	Masks  []AppliedMask `json:"masks"`
+}
+
+// OccupyParams raises the number of device interrupt vectors that sit on each CPU to at least Levels[cpu], with vectors of the
+// function at Address (opened before), which the agent owns and pins. It never lowers a level.
+type OccupyParams struct {
+	Address string      `json:"address"`
+	Levels  map[int]int `json:"levels"`
+}
+
+// OccupyResult tells the vectors per CPU before and after; a CPU already above its level is in Above.
+type OccupyResult struct {
+	Before map[int]int  `json:"before"`
+	After  map[int]int  `json:"after"`
+	Above  cpulist.List `json:"above"`
+	Added  []Vector     `json:"added"`
+}
+
+// SetCPUParams takes a CPU on- or offline through sysfs.
+type SetCPUParams struct {
+	CPU    int  `json:"cpu"`
+	Online bool `json:"online"`
+}
+
+// SetCPUResult is the online list afterwards.
+type SetCPUResult struct {
+	Online cpulist.List `json:"online"`
+}
+
+// ObserveParams lists the IRQs to read.
+type ObserveParams struct {
+	IRQs []int `json:"irqs"`
+}
+
+// IRQ is what the kernel says about one interrupt.
+type IRQ struct {
+	IRQ       int            `json:"irq"`
+	Affinity  cpulist.List   `json:"affinity"`  // requested: smp_affinity_list
+	Hint      cpulist.List   `json:"hint"`      // affinity_hint; nil where none was set
+	Effective cpulist.List   `json:"effective"` // effective_affinity_list
+	Node      int            `json:"node"`
+	Chip      string         `json:"chip"`   // e.g. PCI-MSIX-0000:81:00.0, IR-PCI-MSIX-…
+	Action    string         `json:"action"` // handler's name
+	Counts    map[int]uint64 `json:"counts"` // interrupts handled per CPU; CPUs with 0 are left out
+}
+
+// Pending reports whether the kernel has not yet moved the interrupt into its requested mask.
+func (i IRQ) Pending() bool { return !i.Effective.Within(i.Affinity) }
+
+// Total is the number of interrupts handled on all CPUs.
+func (i IRQ) Total() uint64 {
+	var n uint64
+	for _, c := range i.Counts {
+		n += c
+	}
+	return n
+}
+
+// Observation is one reading of a set of IRQs.
+type Observation struct {
+	Online cpulist.List `json:"online"`
+	IRQs   []IRQ        `json:"irqs"` // in the order asked
+}
+
+// AwaitParams waits until each IRQ's total count has risen above Above[irq].
+type AwaitParams struct {
+	Above     map[int]uint64 `json:"above"`
+	TimeoutMS int            `json:"timeout_ms"`
+}
+
+// LogParams asks for kernel log records with a sequence number above After (0: all).
+type LogParams struct {
+	After uint64 `json:"after"`
+}
+
+// LogRecord is one /dev/kmsg record.
+type LogRecord struct {
+	Seq     uint64  `json:"seq"`
+	Seconds float64 `json:"seconds"` // kernel's monotonic time
+	Level   int     `json:"level"`
+	Text    string  `json:"text"`
+}
+
+// LogResult lists records in order. Lost: the ring overran and records in between are missing.
+type LogResult struct {
+	Records []LogRecord `json:"records"`
+	Lost    bool        `json:"lost"`
+}
+
+// Link is a network interface.
+type Link struct {
+	Name   string `json:"name"`
+	Index  int    `json:"index"`
+	MAC    string `json:"mac"`
+	MTU    int    `json:"mtu"`
+	Up     bool   `json:"up"`
+	Driver string `json:"driver"`
+	PCI    string `json:"pci"` // address of the function behind it, if any
+}
+
+// LinksResult lists the links.
+type LinksResult struct {
+	Links []Link `json:"links"`
+}
+
+// SetLinkParams changes a link.
+type SetLinkParams struct {
+	Name     string `json:"name"`
+	Up       *bool  `json:"up,omitempty"`
+	MTU      int    `json:"mtu,omitempty"`
+	Combined int    `json:"combined,omitempty"` // ethtool channels (netlink)
+}
