@@ -1,0 +1,498 @@
+package images
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/format"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sort"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/u-root/gobusybox/src/pkg/bb/bbinternal"
+	"golang.org/x/mod/modfile"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/tools/go/packages"
+)
+
+// The guest's one binary holds the agent and u-root's commands, each a main package that gobusybox's rewriter turned into a library.
+//
+// gobusybox's own build runs without modules, copies only packages whose path starts with a domain and cannot be cancelled; so only its
+// rewriter is used, and the rewritten commands are laid over the module's source (go build -overlay) as if they lay in guestagent/bb.
+// That way go.mod and go.sum decide every version, guestagent's internal packages stay reachable, and nothing is written to the source.
+const (
+	modulePath    = "irqlab"
+	agentPackage  = modulePath + "/guestagent"
+	agentCommand  = "irqlab-agent"
+	overlayPath   = "guestagent/bb" // below the module's root; exists only in the overlay
+	urootCmds     = "github.com/u-root/u-root/cmds/core/"
+	bbmainPackage = "github.com/u-root/gobusybox/src/pkg/bb/bbmain"
+	busyboxFormat = 1 // raise when the same sources would give another binary
+)
+
+// urootCommands are the u-root commands in the guest, by the last element of their package path. uroot_tools.go imports the same set.
+var urootCommands = []string{
+	"basename", "cat", "chmod", "cmp", "comm", "cp", "date", "dd", "df", "dirname", "dmesg", "du", "echo", "false", "find", "free", "gosh", "grep",
+	"head", "hexdump", "hostname", "id", "insmod", "ip", "kill", "ln", "ls", "lsdrivers", "lsmod", "md5sum", "mkdir", "mknod", "mktemp", "more",
+	"mount", "mv", "nohup", "pci", "pidof", "poweroff", "printenv", "ps", "pwd", "readlink", "realpath", "rm", "rmmod", "seq", "shasum", "sleep",
+	"sort", "strings", "stty", "sync", "tail", "tee", "time", "timeout", "touch", "tr", "true", "truncate", "tty", "umount", "uname", "uniq", "uptime",
+	"wc", "which", "xargs",
+}
+
+// busyboxAliases are further names, as people and the kernel type them. "init" is how the kernel starts the agent.
+var busyboxAliases = map[string]string{
+	"init": agentCommand, "sh": "gosh", "bash": "gosh", "env": "printenv", "less": "more", "lspci": "pci", "halt": "poweroff",
+}
+
+// NoGoError says that the guest's binary must be built and there is no Go toolchain to do it with.
+type NoGoError struct{ Err error }
+
+func (e *NoGoError) Error() string {
+	return "initramfs: the guest agent is built from source and no Go toolchain was found: " + e.Err.Error() +
+		" (put go in PATH, or point IRQLAB_CACHE at a cache filled by `irqlab fetch` of the same version on a machine that has one)"
+}
+
+func (e *NoGoError) Unwrap() error { return e.Err }
+
+// NoSourceError says that irqlab's own source, which the guest agent is built from, was not found. Tried holds where it was looked for and why not.
+type NoSourceError struct{ Tried []string }
+
+func (e *NoSourceError) Error() string {
+	return "initramfs: the source of the guest agent was not found: " + strings.Join(e.Tried, "; ") + " (set IRQLAB_SOURCE to a checkout of irqlab)"
+}
+
+var errSourceChanged = errors.New("initramfs: the source of the guest agent changed while it was built")
+
+// busybox returns the path of the guest's binary, building it when the sources that matter have changed.
+func (c *Cache) busybox(ctx context.Context, p Progress) (string, error) {
+	src, err := sourceDir(ctx)
+	if err != nil {
+		return "", err
+	}
+	goTool, goErr := exec.LookPath("go")
+	version := runtime.Version() // of the toolchain that built the lab: what a copied cache was most likely filled with
+	if goErr == nil {
+		if version, err = goVersion(ctx, goTool, src); err != nil {
+			return "", err
+		}
+	}
+	for try := 0; ; try++ {
+		key, err := busyboxKey(src, version)
+		if err != nil {
+			return "", err
+		}
+		dir, err := c.entry(ctx, "busybox", key, func(ctx context.Context, dir string) error {
+			if goErr != nil {
+				return &NoGoError{goErr}
+			}
+			if err := buildBusybox(ctx, goTool, src, filepath.Join(dir, "bb"), p); err != nil {
+				return err
+			}
+			if now, err := busyboxKey(src, version); err != nil || now != key {
+				return errors.Join(errSourceChanged, err)
+			}
+			return nil
+		})
+		if errors.Is(err, errSourceChanged) && try < 3 {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		return filepath.Join(dir, "bb"), nil
+	}
+}
+
+// sourceDir finds the root of irqlab's source: $IRQLAB_SOURCE, else where this file was compiled, else what the module in the working
+// directory resolves irqlab to.
+func sourceDir(ctx context.Context) (string, error) {
+	if dir := os.Getenv("IRQLAB_SOURCE"); dir != "" {
+		abs, err := checkSource(dir)
+		if err != nil {
+			return "", &NoSourceError{[]string{"IRQLAB_SOURCE: " + err.Error()}}
+		}
+		return abs, nil
+	}
+	var tried []string
+	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
+		dir, err := checkSource(filepath.Dir(filepath.Dir(file)))
+		if err == nil {
+			return dir, nil
+		}
+		tried = append(tried, err.Error())
+	} else {
+		tried = append(tried, "this irqlab was built with -trimpath")
+	}
+	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", modulePath)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err == nil {
+		dir, err := checkSource(strings.TrimSpace(string(out)))
+		if err == nil {
+			return dir, nil
+		}
+		tried = append(tried, err.Error())
+	} else {
+		if ctx.Err() != nil {
+			return "", ctx.Err()
+		}
+		reason, _, _ := strings.Cut(strings.TrimSpace(stderr.String()), "\n")
+		tried = append(tried, fmt.Sprintf("`go list -m irqlab` in the working directory: %v %s", err, reason))
+	}
+	return "", &NoSourceError{tried}
+}
+
+// checkSource returns dir as an absolute path without symbolic links if it holds irqlab's module and the agent.
+func checkSource(dir string) (string, error) {
+	if dir == "" {
+		return "", errors.New("no directory")
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if abs, err = filepath.EvalSymlinks(abs); err != nil {
+		return "", err
+	}
+	mod, err := os.ReadFile(filepath.Join(abs, "go.mod"))
+	if err != nil {
+		return "", err
+	}
+	if got := modfile.ModulePath(mod); got != modulePath {
+		return "", fmt.Errorf("%s holds module %q, not %q", abs, got, modulePath)
+	}
+	if _, err := os.Stat(filepath.Join(abs, "guestagent")); err != nil {
+		return "", err
+	}
+	return abs, nil
+}
+
+// goVersion is the version of the toolchain that a build in dir will use (GOTOOLCHAIN may choose another than the one in PATH).
+func goVersion(ctx context.Context, goTool, dir string) (string, error) {
+	out, err := runGo(ctx, goTool, dir, nil, "env", "GOVERSION")
+	if err != nil {
+		return "", fmt.Errorf("initramfs: %w", err)
+	}
+	return strings.TrimSpace(out), nil
+}
+
+// busyboxKey hashes everything the binary is made from. Versions of other modules are pinned by go.mod and go.sum.
+func busyboxKey(src, goVersion string) (string, error) {
+	h := sha256.New()
+	fmt.Fprintf(h, "format %d\n%s\n%s\n%q\n", busyboxFormat, goVersion, strings.Join(urootCommands, " "), busyboxMain(nil))
+	add := func(path string) error {
+		data, err := os.ReadFile(filepath.Join(src, path))
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(h, "%s %d\n", filepath.ToSlash(path), len(data))
+		h.Write(data)
+		return nil
+	}
+	for _, path := range []string{"go.mod", "go.sum"} {
+		if err := add(path); err != nil {
+			return "", fmt.Errorf("initramfs: source: %w", err)
+		}
+	}
+	err := filepath.WalkDir(filepath.Join(src, "guestagent"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(src, path)
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && d.Name() == "testdata":
+			return filepath.SkipDir
+		case !d.Type().IsRegular() || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		return add(rel)
+	})
+	if err != nil {
+		return "", fmt.Errorf("initramfs: source: %w", err)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// goEnv makes a go command do the same whatever the caller's environment asks for: only where modules come from is left to it.
+func goEnv(dir string) []string {
+	drop := map[string]bool{"GOFLAGS": true, "GOWORK": true, "GO111MODULE": true, "GOOS": true, "GOARCH": true, "GOAMD64": true, "CGO_ENABLED": true,
+		"GOEXPERIMENT": true, "GOFIPS140": true, "GODEBUG": true, "PWD": true}
+	var env []string
+	for _, kv := range os.Environ() {
+		if name, _, _ := strings.Cut(kv, "="); !drop[name] {
+			env = append(env, kv)
+		}
+	}
+	return append(env, "GOFLAGS=", "GOWORK=off", "GO111MODULE=on", "GOOS=linux", "GOARCH=amd64", "GOAMD64=v1", "CGO_ENABLED=0", "PWD="+dir)
+}
+
+// buildFlags keep paths, version control and timestamps out of the binary, and the module's requirements as they are.
+var buildFlags = []string{"-mod=readonly", "-trimpath", "-buildvcs=false"}
+
+// buildBusybox compiles the agent and the u-root commands into one static binary at out.
+func buildBusybox(ctx context.Context, goTool, src, out string, p Progress) error {
+	work, err := os.MkdirTemp(filepath.Dir(out), ".build-")
+	if err != nil {
+		return fmt.Errorf("initramfs: %w", err)
+	}
+	defer os.RemoveAll(work)
+
+	stop := ticking(p, "loading the guest's commands")
+	overlay, err := rewriteCommands(ctx, src, work)
+	stop()
+	if err != nil {
+		return err
+	}
+	overlayFile := filepath.Join(work, "overlay.json")
+	data, err := json.Marshal(map[string]any{"Replace": overlay})
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(overlayFile, data, 0o600); err != nil {
+		return fmt.Errorf("initramfs: %w", err)
+	}
+	var compiled int64
+	p.report("compiling the guest's commands", 0, 0)
+	args := append([]string{"build", "-v", "-overlay", overlayFile, "-ldflags", "-s -w -buildid=", "-o", out}, buildFlags...)
+	_, err = runGo(ctx, goTool, src, func(line string) {
+		if !strings.HasPrefix(line, "#") {
+			compiled++
+			p.report("compiling the guest's commands", compiled, 0)
+		}
+	}, append(args, "./"+overlayPath)...)
+	if err != nil {
+		return fmt.Errorf("initramfs: build the guest agent: %w", err)
+	}
+	return nil
+}
+
+// rewriteCommands writes the rewritten commands and the busybox's main package below work and returns where each file belongs in the
+// overlay over src.
+func rewriteCommands(ctx context.Context, src, work string) (map[string]string, error) {
+	patterns := []string{agentPackage}
+	for _, c := range urootCommands {
+		patterns = append(patterns, urootCmds+c)
+	}
+	loaded, err := packages.Load(&packages.Config{
+		Context: ctx,
+		Dir:     src,
+		Env:     goEnv(src),
+		// Without NeedDeps the dependencies' types come from export data, which the build that follows needs anyway.
+		Mode: packages.NeedName | packages.NeedFiles | packages.NeedCompiledGoFiles | packages.NeedImports | packages.NeedTypes |
+			packages.NeedSyntax | packages.NeedTypesInfo | packages.NeedTypesSizes | packages.NeedEmbedFiles | packages.NeedModule,
+		BuildFlags: buildFlags,
+	}, patterns...)
+	if err != nil {
+		return nil, fmt.Errorf("initramfs: load the guest's commands from %s: %w", src, ctxFirst(ctx, err))
+	}
+	byPath := make(map[string]*packages.Package, len(loaded))
+	for _, pkg := range loaded {
+		if len(pkg.Errors) > 0 {
+			return nil, fmt.Errorf("initramfs: package %s does not compile for linux/amd64: %w", pkg.PkgPath, ctxFirst(ctx, pkg.Errors[0]))
+		}
+		if pkg.Name != "main" {
+			return nil, fmt.Errorf("initramfs: package %s is not a command", pkg.PkgPath)
+		}
+		byPath[pkg.PkgPath] = pkg
+	}
+	if len(byPath) != len(patterns) {
+		return nil, fmt.Errorf("initramfs: %d of the guest's %d commands found in %s", len(byPath), len(patterns), src)
+	}
+
+	var imports []string
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i, path := range patterns {
+		name := agentCommand
+		if i > 0 {
+			name = urootCommands[i-1]
+		}
+		imports = append(imports, modulePath+"/"+overlayPath+"/"+name)
+		g.Go(func() (err error) {
+			defer func() { // the rewriter panics on code it does not know
+				if r := recover(); r != nil {
+					err = fmt.Errorf("initramfs: command %s: gobusybox cannot rewrite it: %v", name, r)
+				}
+			}()
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := bbinternal.NewPackage(name, byPath[path]).Rewrite(filepath.Join(work, "bb", name), bbmainPackage); err != nil {
+				return fmt.Errorf("initramfs: command %s: gobusybox: %w", name, err)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	main, err := format.Source([]byte(busyboxMain(imports)))
+	if err != nil {
+		return nil, fmt.Errorf("initramfs: busybox main: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(work, "bb", "main.go"), main, 0o600); err != nil {
+		return nil, fmt.Errorf("initramfs: %w", err)
+	}
+
+	overlay := make(map[string]string)
+	err = filepath.WalkDir(filepath.Join(work, "bb"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		rel, err := filepath.Rel(filepath.Join(work, "bb"), path)
+		overlay[filepath.Join(src, filepath.FromSlash(overlayPath), rel)] = path
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("initramfs: %w", err)
+	}
+	return overlay, nil
+}
+
+// busyboxMain is the main package that starts the command its name or, called by another name, its first argument says.
+func busyboxMain(imports []string) string {
+	var b strings.Builder
+	b.WriteString("// Package main is the guest's one binary: the agent and u-root's commands. Generated by irqlab/images.\npackage main\n\nimport (\n")
+	fmt.Fprintf(&b, "\"fmt\"\n\"os\"\n\"path/filepath\"\n\"strings\"\n\n%q\n", bbmainPackage)
+	for _, path := range imports {
+		fmt.Fprintf(&b, "_ %q\n", path)
+	}
+	b.WriteString(")\n\nvar aliases = map[string]string{\n")
+	for _, alias := range sortedKeys(busyboxAliases) {
+		fmt.Fprintf(&b, "%q: %q,\n", alias, busyboxAliases[alias])
+	}
+	b.WriteString(`}
+
+func main() {
+	name := run()
+	if name == "bb" && len(os.Args) > 1 {
+		os.Args = os.Args[1:]
+		name = run()
+	}
+	fmt.Fprintf(os.Stderr, "bb: no command %q; there are: %s\n", name, strings.Join(bbmain.ListCmds(), " "))
+	os.Exit(127)
+}
+
+// run starts the command named by the first argument and returns only if there is none.
+func run() string {
+	name := strings.TrimPrefix(filepath.Base(os.Args[0]), "-")
+	if command, ok := aliases[name]; ok {
+		name = command
+	}
+	_ = bbmain.Run(name)
+	return name
+}
+`)
+	return b.String()
+}
+
+// runGo runs the go tool in dir and returns its standard output. Each line on standard error goes to onLine, if given; their tail is in
+// the error. When ctx ends, or this process dies, go and its compilers are killed.
+func runGo(ctx context.Context, goTool, dir string, onLine func(string), args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, goTool, args...)
+	cmd.Dir = dir
+	cmd.Env = goEnv(dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 5 * time.Second
+	var stdout bytes.Buffer
+	cmd.Stdout = &stdout
+	tail := &lineTail{onLine: onLine, max: 40}
+	r, w := io.Pipe()
+	cmd.Stderr = w
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for s := bufio.NewScanner(r); s.Scan(); {
+			tail.add(s.Text())
+		}
+		_, _ = io.Copy(io.Discard, r) // an overlong line must not block go
+	}()
+	errs := make(chan error, 1)
+	go func() {
+		// The parent-death signal follows the thread that started the child, so the thread must live as long.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		errs <- cmd.Run()
+	}()
+	err := <-errs
+	w.Close()
+	<-read
+	if err == nil {
+		return stdout.String(), nil
+	}
+	err = ctxFirst(ctx, err)
+	if ctx.Err() == nil && len(tail.lines) > 0 {
+		err = fmt.Errorf("%w:\n%s", err, strings.Join(tail.lines, "\n"))
+	}
+	return "", fmt.Errorf("go %s: %w", args[0], err)
+}
+
+// lineTail keeps the last lines of a command's diagnostics.
+type lineTail struct {
+	onLine func(string)
+	max    int
+	lines  []string
+}
+
+func (t *lineTail) add(line string) {
+	if t.onLine != nil {
+		t.onLine(line)
+	}
+	if len(t.lines) == t.max {
+		t.lines = append(t.lines[:0], t.lines[1:]...)
+	}
+	t.lines = append(t.lines, line)
+}
+
+// ctxFirst prefers the context's end over what it made fail.
+func ctxFirst(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w (%v)", context.Cause(ctx), err)
+	}
+	return err
+}
+
+// ticking reports a step that cannot count every second until stop is called; stop waits for the last report.
+func ticking(p Progress, what string) (stop func()) {
+	p.report(what, 0, 0)
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		t := time.NewTicker(time.Second)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+				p.report(what, 0, 0)
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() { close(done); <-ended }
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	return keys
+}
