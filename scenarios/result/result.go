@@ -1,0 +1,233 @@
+// Package result holds what a run found, in the exact form of irqlab's JSON output, schema 1.
+//
+// It is pure: values only. It must not know how a result is obtained (lab/runner), judged (scenarios) or rendered (lab/report).
+package result
+
+import (
+	"encoding/json"
+	"maps"
+
+	"irqlab/guestagent/cpulist"
+	"irqlab/scenarios/shape"
+)
+
+// Schema is the version of the JSON form. Fields are only ever added to it.
+const Schema = 1
+
+// Outcome is how a case ended.
+type Outcome string
+
+// The outcomes.
+const (
+	Pass  Outcome = "pass"
+	Fail  Outcome = "fail"  // the kernel or driver did not do what was expected, or crashed
+	Error Outcome = "error" // the lab itself could not tell
+)
+
+// Roles of a vector.
+const (
+	RoleHWC   = "hwc"
+	RoleQueue = "queue"
+)
+
+// Report is one run of irqlab.
+type Report struct {
+	Schema int    `json:"schema"`
+	Host   Host   `json:"host"`
+	Cases  []Case `json:"cases"`
+}
+
+// Host is the machine the lab ran on.
+type Host struct {
+	QEMU        string `json:"qemu"`                   // version
+	Accel       string `json:"accel"`                  // kvm or tcg
+	AccelReason string `json:"accel_reason,omitempty"` // why not the other
+	CPUs        int    `json:"cpus"`
+}
+
+// Case is one concrete run: one kernel, shape, strategy and so on.
+type Case struct {
+	Scenario string   `json:"scenario"`
+	Name     string   `json:"case"`
+	Outcome  Outcome  `json:"outcome"`
+	Reasons  []string `json:"reasons"`         // why not pass, one sentence each
+	Notes    []string `json:"notes,omitempty"` // what a reader must know to judge the outcome, e.g. dropped expectations
+
+	Kernel     string      `json:"kernel"`                // the release the guest reports
+	KernelSpec string      `json:"kernel_spec,omitempty"` // what was asked for
+	Driver     string      `json:"driver"`
+	Strategy   string      `json:"strategy"`         // empty when the kernel's driver places the vectors itself
+	Branch     string      `json:"branch,omitempty"` // which way the strategy went, e.g. "numa-aware, first group skipped"
+	Irqchip    string      `json:"irqchip"`
+	Shape      shape.Shape `json:"shape"`
+	DeviceNode *int        `json:"device_node"` // null: none
+	Vectors    int         `json:"vectors"`     // of the function, HWC included
+	Pressure   []string    `json:"pressure"`    // in effect, as the --pressure flag spells it
+
+	Online  cpulist.List `json:"online"` // when the vectors were spread
+	Start   string       `json:"start"`  // cold or warm
+	Seconds Seconds      `json:"seconds"`
+
+	Observations []Observation `json:"observations"`
+	KernelLog    KernelLog     `json:"kernel_log"`
+	Artifacts    Artifacts     `json:"artifacts"`
+}
+
+// Seconds is where the time went.
+type Seconds struct {
+	Start float64 `json:"start"` // until the guest agent answered
+	Run   float64 `json:"run"`   // from there to the last observation
+	Total float64 `json:"total"`
+}
+
+// Observation is one reading of every vector.
+type Observation struct {
+	Label     string       `json:"label"`
+	Online    cpulist.List `json:"online"`
+	Vectors   []Vector     `json:"vectors"` // ascending index
+	Clustered bool         `json:"clustered"`
+	IdleCPUs  cpulist.List `json:"idle_cpus"`
+}
+
+// Vector is what the kernel says about one vector.
+type Vector struct {
+	Index     int            `json:"index"`
+	Role      string         `json:"role"`
+	IRQ       int            `json:"irq"`
+	Affinity  cpulist.List   `json:"affinity"`  // requested
+	Hint      cpulist.List   `json:"hint"`      // empty: none
+	Effective cpulist.List   `json:"effective"` // where the interrupt is routed
+	Pending   bool           `json:"pending"`   // not yet moved to the requested mask
+	Counts    map[int]uint64 `json:"counts"`    // interrupts handled, by CPU; CPUs without any are left out
+	Chip      string         `json:"chip,omitempty"`
+	Action    string         `json:"action,omitempty"` // the handler's name in /proc/interrupts
+}
+
+// KernelLog is what the guest's kernel complained about.
+type KernelLog struct {
+	Warnings []string `json:"warnings"` // WARN, BUG, oops, lockdep, hung task, soft lockup, RCU stall; the text kept
+}
+
+// Artifacts are files kept from the run, relative to --out.
+type Artifacts struct {
+	Console string `json:"console,omitempty"`
+	Trace   string `json:"trace,omitempty"`
+}
+
+// Observe completes an observation from its vectors.
+func Observe(label string, online cpulist.List, vectors []Vector) Observation {
+	return Observation{Label: label, Online: online, Vectors: vectors, Clustered: Clustered(online, vectors), IdleCPUs: IdleCPUs(online, vectors)}
+}
+
+// QueuesPerCPU counts the queue vectors on each CPU that has any, by effective CPU. A vector routed to several CPUs counts on each.
+func QueuesPerCPU(vectors []Vector) map[int]int {
+	n := map[int]int{}
+	for _, v := range vectors {
+		if v.Role != RoleQueue {
+			continue
+		}
+		for _, c := range v.Effective {
+			n[c]++
+		}
+	}
+	return n
+}
+
+// IdleCPUs are the online CPUs with no queue vector.
+func IdleCPUs(online cpulist.List, vectors []Vector) cpulist.List {
+	busy := QueuesPerCPU(vectors)
+	var idle cpulist.List
+	for _, c := range online {
+		if busy[c] == 0 {
+			idle = append(idle, c)
+		}
+	}
+	return idle
+}
+
+// ClusteredCPUs are the CPUs with two or more queue vectors while another online CPU has none; empty when no CPU is idle.
+func ClusteredCPUs(online cpulist.List, vectors []Vector) cpulist.List {
+	if len(IdleCPUs(online, vectors)) == 0 {
+		return nil
+	}
+	per := QueuesPerCPU(vectors)
+	maps.DeleteFunc(per, func(_, n int) bool { return n < 2 })
+	var cpus []int
+	for c := range per {
+		cpus = append(cpus, c)
+	}
+	return cpulist.New(cpus...)
+}
+
+// Clustered reports whether some CPU has two or more queue vectors while another online CPU has none.
+func Clustered(online cpulist.List, vectors []Vector) bool {
+	return len(ClusteredCPUs(online, vectors)) > 0
+}
+
+// Find returns the last observation with the label, nil when there is none.
+func (c *Case) Find(label string) *Observation {
+	for i := len(c.Observations) - 1; i >= 0; i-- {
+		if c.Observations[i].Label == label {
+			return &c.Observations[i]
+		}
+	}
+	return nil
+}
+
+// Placement returns vector 0's effective CPUs, and the queue vectors' in ascending index.
+func (o *Observation) Placement() (hwc cpulist.List, queues []cpulist.List) {
+	for _, v := range o.Vectors {
+		if v.Role == RoleQueue {
+			queues = append(queues, v.Effective)
+		} else {
+			hwc = v.Effective
+		}
+	}
+	return hwc, queues
+}
+
+// The marshallers write empty arrays and objects where Go has nil, so that a reader need not tell null from empty.
+
+// MarshalJSON writes schema 1.
+func (r Report) MarshalJSON() ([]byte, error) {
+	type plain Report
+	r.Cases = some(r.Cases)
+	return json.Marshal(plain(r))
+}
+
+// MarshalJSON writes schema 1.
+func (c Case) MarshalJSON() ([]byte, error) {
+	type plain Case
+	c.Reasons, c.Pressure, c.Observations = some(c.Reasons), some(c.Pressure), some(c.Observations)
+	return json.Marshal(plain(c))
+}
+
+// MarshalJSON writes schema 1.
+func (o Observation) MarshalJSON() ([]byte, error) {
+	type plain Observation
+	o.Vectors = some(o.Vectors)
+	return json.Marshal(plain(o))
+}
+
+// MarshalJSON writes schema 1.
+func (v Vector) MarshalJSON() ([]byte, error) {
+	type plain Vector
+	if v.Counts == nil {
+		v.Counts = map[int]uint64{}
+	}
+	return json.Marshal(plain(v))
+}
+
+// MarshalJSON writes schema 1.
+func (l KernelLog) MarshalJSON() ([]byte, error) {
+	type plain KernelLog
+	l.Warnings = some(l.Warnings)
+	return json.Marshal(plain(l))
+}
+
+func some[T any](s []T) []T {
+	if s == nil {
+		return []T{}
+	}
+	return s
+}
