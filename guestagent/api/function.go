@@ -1,0 +1,254 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"irqlab/guestagent/agentapi"
+	"irqlab/guestagent/cpulist"
+	"irqlab/guestagent/fault"
+	"irqlab/guestagent/irq"
+	"irqlab/guestagent/pci"
+)
+
+// maxLevel is the room one CPU's vector space has for devices: 256 less the exceptions' and the system's.
+const maxLevel = 200
+
+// openFunction takes a function from whatever driver has it and opens it through VFIO.
+func (a *Agent) openFunction(ctx context.Context, p agentapi.OpenFunctionParams) (agentapi.FunctionInfo, error) {
+	none := agentapi.FunctionInfo{}
+	wait, err := milliseconds(p.WaitMS)
+	if err != nil {
+		return none, err
+	}
+	if p.Address == "" && p.Vendor == 0 {
+		return none, fault.New(agentapi.CodeInvalid, "neither address nor vendor and device given")
+	}
+	for _, m := range []struct{ name, params string }{
+		// Only a guest's toy IOMMU lacks interrupt remapping; nothing behind it needs the protection.
+		{"vfio_iommu_type1", "allow_unsafe_interrupts=1"},
+		{"vfio_pci", ""},
+	} {
+		if _, err := a.cfg.Modules.Load(m.name, m.params); err != nil {
+			return none, err
+		}
+	}
+	// An earlier insertion, by hand for one, may have left the parameter off.
+	if err := a.cfg.Root.Write("1", "sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts"); err != nil {
+		return none, fmt.Errorf("allowing unsafe interrupts: %w", err)
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	address, err := pci.WaitFor(ctx, a.cfg.Root, pci.Match{Vendor: p.Vendor, Device: p.Device, Address: p.Address, Skip: a.isOpen})
+	if err != nil {
+		return none, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.functions[address] != nil {
+		return none, fault.New(agentapi.CodeInvalid, "function %s is open already: close it first", address)
+	}
+	node, err := pci.Node(a.cfg.Root, address)
+	if err != nil {
+		return none, err
+	}
+	group, err := pci.IOMMUGroup(a.cfg.Root, address)
+	if err != nil {
+		return none, err
+	}
+	if err := pci.Bind(a.cfg.Root, address, "vfio-pci"); err != nil {
+		return none, err
+	}
+	f, err := a.cfg.Open(address, group)
+	if err != nil {
+		_ = pci.Unbind(a.cfg.Root, address)
+		return none, err
+	}
+	a.functions[address] = f
+	return agentapi.FunctionInfo{Address: address, Node: node, Vectors: f.Vectors(), Driver: pci.Driver(a.cfg.Root, address)}, nil
+}
+
+func (a *Agent) isOpen(address string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.functions[address] != nil
+}
+
+// opened returns a function opened before; a.mu is held.
+func (a *Agent) opened(address string) (Function, error) {
+	f := a.functions[address]
+	if f == nil {
+		return nil, fault.New(agentapi.CodeInvalid, "function %.32q is not open: open are %v", address, slices.Sorted(maps.Keys(a.functions)))
+	}
+	return f, nil
+}
+
+// addVectors enables vectors one by one, each a request of its own to the device, as a driver that allocates them late does.
+func (a *Agent) addVectors(ctx context.Context, p agentapi.AddVectorsParams) (agentapi.AddVectorsResult, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f, err := a.opened(p.Address)
+	if err != nil {
+		return agentapi.AddVectorsResult{}, err
+	}
+	if p.First != f.Enabled() || p.Count < 1 || p.Count > f.Vectors()-f.Enabled() {
+		return agentapi.AddVectorsResult{}, fault.New(agentapi.CodeInvalid,
+			"function %s: %d vectors from %d on: the next is %d and the table holds %d", p.Address, p.Count, p.First, f.Enabled(), f.Vectors())
+	}
+	for range p.Count {
+		if err := ctx.Err(); err != nil {
+			return agentapi.AddVectorsResult{}, err
+		}
+		if err := f.AddVector(); err != nil {
+			return agentapi.AddVectorsResult{}, err
+		}
+	}
+	vectors, err := a.enabled(p.Address, f)
+	return agentapi.AddVectorsResult{Vectors: vectors}, err
+}
+
+// enabled lists the vectors of an opened function and checks what two sources say of each: the MSI-X index the chip shows and the one in
+// the name vfio-pci requested the interrupt by.
+func (a *Agent) enabled(address string, f Function) ([]agentapi.Vector, error) {
+	vectors, err := a.vectorsOf(address)
+	if err != nil {
+		return nil, err
+	}
+	held := vectors[:0]
+	for _, v := range vectors {
+		if v.Name != "" { // allocated ahead but not requested
+			held = append(held, v)
+		}
+	}
+	if len(held) != f.Enabled() {
+		return nil, fmt.Errorf("function %s: %d vectors were enabled but the kernel shows %d: %+v", address, f.Enabled(), len(held), held)
+	}
+	for k, v := range held {
+		if want := fmt.Sprintf("vfio-msix[%d](%s)", k, address); v.Index != k || v.Name != want {
+			return nil, fmt.Errorf("function %s: IRQ %d is index %d, named %q, where %q was expected", address, v.IRQ, v.Index, v.Name, want)
+		}
+	}
+	return held, nil
+}
+
+// vectorsOf lists the MSI interrupts of a function with any driver, ascending index.
+func (a *Agent) vectorsOf(address string) ([]agentapi.Vector, error) {
+	irqs, err := pci.MSIs(a.cfg.Root, address)
+	if err != nil {
+		return nil, err
+	}
+	table, err := irq.Read(a.cfg.Root)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]agentapi.Vector, 0, len(irqs))
+	for _, n := range irqs {
+		row, ok := table.Rows[n]
+		if !ok || row.HWIRQ < 0 { // /proc/interrupts leaves out what nobody requested
+			row.HWIRQ, err = a.cfg.Root.Int("sys/kernel/irq", fmt.Sprint(n), "hwirq")
+			if err != nil {
+				return nil, fmt.Errorf("function %s: IRQ %d: MSI-X index: %w", address, n, err)
+			}
+		}
+		out = append(out, agentapi.Vector{Index: row.HWIRQ & pci.MSIXIndexMask, IRQ: n, Name: row.Action})
+	}
+	slices.SortFunc(out, func(x, y agentapi.Vector) int { return cmp.Compare(x.Index, y.Index) })
+	return out, nil
+}
+
+func (a *Agent) functionIRQs(_ context.Context, p agentapi.FunctionIRQsParams) (agentapi.AddVectorsResult, error) {
+	v, err := a.vectorsOf(p.Address)
+	return agentapi.AddVectorsResult{Vectors: v}, err
+}
+
+func (a *Agent) closeFunction(_ context.Context, p agentapi.CloseFunctionParams) (agentapi.Empty, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f, err := a.opened(p.Address)
+	if err != nil {
+		return agentapi.Empty{}, err
+	}
+	delete(a.functions, p.Address)
+	if err := f.Close(); err != nil {
+		return agentapi.Empty{}, err
+	}
+	return agentapi.Empty{}, pci.Unbind(a.cfg.Root, p.Address)
+}
+
+// occupy tops CPUs up to a level of device vectors. The kernel places a new interrupt on the allowed CPU with the most free vectors
+// (matrix_find_best_cpu in kernel/irq/matrix.c), so with one CPU in the default affinity the new vector goes there; that is verified.
+func (a *Agent) occupy(ctx context.Context, p agentapi.OccupyParams) (agentapi.OccupyResult, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	none := agentapi.OccupyResult{}
+	f, err := a.opened(p.Address)
+	if err != nil {
+		return none, err
+	}
+	before, err := irq.Levels(a.cfg.Root)
+	if err != nil {
+		return none, err
+	}
+	out := agentapi.OccupyResult{Before: before, Added: []agentapi.Vector{}}
+	need := 0
+	for _, c := range slices.Sorted(maps.Keys(p.Levels)) {
+		level := p.Levels[c]
+		have, online := before[c]
+		if !online {
+			return none, fault.New(agentapi.CodeInvalid, "pressure on CPU %d, which is not online: online are %s", c, cpulist.New(slices.Collect(maps.Keys(before))...))
+		}
+		if level < 0 || level > maxLevel {
+			return none, fault.New(agentapi.CodeInvalid, "pressure of %d vectors on CPU %d: must be 0 to %d", level, c, maxLevel)
+		}
+		if have > level {
+			out.Above = append(out.Above, c)
+		}
+		need += max(0, level-have)
+	}
+	if free := f.Vectors() - f.Enabled(); need > free {
+		return none, fault.New(agentapi.CodeInvalid, "the levels need %d more vectors, function %s has %d left", need, p.Address, free)
+	}
+	first := f.Enabled()
+	placed := map[int]int{} // index -> CPU it must be on
+	for _, c := range slices.Sorted(maps.Keys(p.Levels)) {
+		n := p.Levels[c] - before[c]
+		if n <= 0 {
+			continue
+		}
+		err := irq.WithDefault(a.cfg.Root, cpulist.New(c), func() error {
+			for range n {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				placed[f.Enabled()] = c
+				if err := f.AddVector(); err != nil {
+					return fmt.Errorf("pressure on CPU %d: %w", c, err)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return none, err
+		}
+	}
+	vectors, err := a.enabled(p.Address, f)
+	if err != nil {
+		return none, err
+	}
+	for _, v := range vectors[first:] {
+		effective, err := irq.Effective(a.cfg.Root, v.IRQ)
+		if err != nil {
+			return none, err
+		}
+		if want := cpulist.New(placed[v.Index]); !slices.Equal(effective, want) {
+			return none, fmt.Errorf("pressure: vector %d (IRQ %d) was to sit on CPU %s but is on %s", v.Index, v.IRQ, want, effective)
+		}
+		out.Added = append(out.Added, v)
+	}
+	out.After, err = irq.Levels(a.cfg.Root)
+	return out, err
+}

@@ -1,0 +1,157 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"irqlab/guestagent/agentapi"
+	"irqlab/guestagent/cpu"
+	"irqlab/guestagent/cpulist"
+	"irqlab/guestagent/fault"
+	"irqlab/guestagent/irq"
+	"irqlab/guestagent/kmsg"
+	"irqlab/guestagent/link"
+	"irqlab/guestagent/strategy"
+)
+
+// Bounds on what a request may ask for.
+const (
+	maxIRQsAsked = 1 << 14
+	maxWait      = 10 * time.Minute
+)
+
+func (a *Agent) info(_ context.Context, p agentapi.InfoParams) (agentapi.Info, error) {
+	if p.Version != agentapi.Version {
+		return agentapi.Info{}, fault.New(agentapi.CodeUnsupported,
+			"the agent speaks version %d, the lab version %d: rebuild the initramfs with irqlab fetch", agentapi.Version, p.Version)
+	}
+	out := agentapi.Info{Version: agentapi.Version}
+	var err error
+	if out.Release, err = a.cfg.Root.String("proc/sys/kernel/osrelease"); err != nil {
+		return out, err
+	}
+	if out.Cmdline, err = a.cfg.Root.String("proc/cmdline"); err != nil {
+		return out, err
+	}
+	uptime, err := a.cfg.Root.String("proc/uptime")
+	if err != nil {
+		return out, err
+	}
+	first, _, _ := strings.Cut(uptime, " ")
+	if out.UptimeS, err = strconv.ParseFloat(first, 64); err != nil {
+		return out, fmt.Errorf("uptime %q: %w", uptime, err)
+	}
+	out.CPUs, err = cpu.Topology(a.cfg.Root)
+	return out, err
+}
+
+func (a *Agent) loadModule(_ context.Context, p agentapi.LoadModuleParams) (agentapi.LoadModuleResult, error) {
+	loaded, err := a.cfg.Modules.Load(p.Name, p.Params)
+	return agentapi.LoadModuleResult{Loaded: loaded}, err
+}
+
+func (a *Agent) unloadModule(_ context.Context, p agentapi.UnloadModuleParams) (agentapi.Empty, error) {
+	return agentapi.Empty{}, a.cfg.Modules.Unload(p.Name)
+}
+
+func (a *Agent) setCPU(_ context.Context, p agentapi.SetCPUParams) (agentapi.SetCPUResult, error) {
+	online, err := cpu.SetOnline(a.cfg.Root, p.CPU, p.Online)
+	return agentapi.SetCPUResult{Online: online}, err
+}
+
+func checkIRQs(n int) error {
+	if n > maxIRQsAsked {
+		return fault.New(agentapi.CodeInvalid, "%d IRQs asked for, at most %d at once", n, maxIRQsAsked)
+	}
+	return nil
+}
+
+func (a *Agent) observe(_ context.Context, p agentapi.ObserveParams) (agentapi.Observation, error) {
+	if err := checkIRQs(len(p.IRQs)); err != nil {
+		return agentapi.Observation{}, err
+	}
+	return irq.Observe(a.cfg.Root, p.IRQs)
+}
+
+func (a *Agent) await(ctx context.Context, p agentapi.AwaitParams) (agentapi.Observation, error) {
+	if err := checkIRQs(len(p.Above)); err != nil {
+		return agentapi.Observation{}, err
+	}
+	wait, err := milliseconds(p.TimeoutMS)
+	if err != nil {
+		return agentapi.Observation{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	return irq.Await(ctx, a.cfg.Root, p.Above)
+}
+
+func milliseconds(ms int) (time.Duration, error) {
+	if ms < 0 || ms > int(maxWait/time.Millisecond) {
+		return 0, fault.New(agentapi.CodeInvalid, "waiting %d ms: must be 0 to %s", ms, maxWait)
+	}
+	return time.Duration(ms) * time.Millisecond, nil
+}
+
+// apply computes the strategy's masks on the guest's own topology and writes them, the HWC's first and the queues' in the order they were
+// added, as the driver does. Writing stops at the first mask the kernel refuses.
+func (a *Agent) apply(_ context.Context, p agentapi.ApplyParams) (agentapi.ApplyResult, error) {
+	topo, err := cpu.Topology(a.cfg.Root)
+	if err != nil {
+		return agentapi.ApplyResult{}, err
+	}
+	if err := checkIRQs(len(p.Queues)); err != nil {
+		return agentapi.ApplyResult{}, err
+	}
+	plan, err := strategy.Compute(p.Strategy, topo, p.Node, p.Total, len(p.Queues))
+	if err != nil {
+		return agentapi.ApplyResult{}, fault.New(agentapi.CodeInvalid, "%w", err)
+	}
+	out := agentapi.ApplyResult{Branch: plan.Branch, Masks: []agentapi.AppliedMask{}}
+	set := func(v agentapi.Vector, mask cpulist.List) error {
+		if mask != nil {
+			if err := irq.SetAffinity(a.cfg.Root, v.IRQ, mask); err != nil {
+				return fmt.Errorf("strategy %s: vector %d: %w", p.Strategy, v.Index, err)
+			}
+		}
+		out.Masks = append(out.Masks, agentapi.AppliedMask{Index: v.Index, IRQ: v.IRQ, Mask: mask})
+		return nil
+	}
+	if p.HWC != nil {
+		if err := set(*p.HWC, plan.HWC); err != nil {
+			return out, err
+		}
+	}
+	if len(plan.Queues) != len(p.Queues) {
+		return out, fmt.Errorf("strategy %s: %d masks for %d queue vectors", p.Strategy, len(plan.Queues), len(p.Queues))
+	}
+	for i, v := range p.Queues {
+		if err := set(v, plan.Queues[i]); err != nil {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+func (a *Agent) readLog(_ context.Context, p agentapi.LogParams) (agentapi.LogResult, error) {
+	return kmsg.Read(a.cfg.Root.Path("dev/kmsg"), p.After)
+}
+
+func (a *Agent) links(context.Context, agentapi.Empty) (agentapi.LinksResult, error) {
+	l, err := link.List(a.cfg.Root)
+	return agentapi.LinksResult{Links: l}, err
+}
+
+func (a *Agent) setLink(_ context.Context, p agentapi.SetLinkParams) (agentapi.Link, error) {
+	return link.Set(a.cfg.Root, p)
+}
+
+func (a *Agent) powerOff(context.Context, agentapi.Empty) (agentapi.Empty, error) {
+	unix.Sync()
+	return agentapi.Empty{}, nil
+}

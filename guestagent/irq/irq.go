@@ -1,0 +1,217 @@
+package irq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"irqlab/guestagent/agentapi"
+	"irqlab/guestagent/cpulist"
+	"irqlab/guestagent/fault"
+	"irqlab/guestagent/kfile"
+)
+
+const (
+	interrupts      = "proc/interrupts"
+	defaultAffinity = "proc/irq/default_smp_affinity"
+)
+
+func dir(n int) string { return "proc/irq/" + strconv.Itoa(n) }
+
+// Read parses /proc/interrupts.
+func Read(r kfile.Root) (Table, error) {
+	b, err := os.ReadFile(r.Path(interrupts))
+	if err != nil {
+		return Table{}, err
+	}
+	return ParseInterrupts(b)
+}
+
+// Observe reads the given IRQs. The counts of one observation come from one reading of /proc/interrupts.
+func Observe(r kfile.Root, irqs []int) (agentapi.Observation, error) {
+	online, err := r.CPUs("sys/devices/system/cpu/online")
+	if err != nil {
+		return agentapi.Observation{}, err
+	}
+	table, err := Read(r)
+	if err != nil {
+		return agentapi.Observation{}, err
+	}
+	out := agentapi.Observation{Online: online, IRQs: make([]agentapi.IRQ, 0, len(irqs))}
+	for _, n := range irqs {
+		o, err := observeOne(r, table, n)
+		if err != nil {
+			return agentapi.Observation{}, err
+		}
+		out.IRQs = append(out.IRQs, o)
+	}
+	return out, nil
+}
+
+func observeOne(r kfile.Root, table Table, n int) (agentapi.IRQ, error) {
+	row, ok := table.Rows[n]
+	if !ok {
+		return agentapi.IRQ{}, notFound(n)
+	}
+	o := agentapi.IRQ{IRQ: n, Node: -1, Chip: row.Chip, Action: row.Action, Counts: row.Counts}
+	var err error
+	if o.Affinity, err = r.CPUs(dir(n), "smp_affinity_list"); err != nil {
+		return o, vanished(n, err)
+	}
+	if o.Effective, err = r.CPUs(dir(n), "effective_affinity_list"); err != nil {
+		return o, vanished(n, err)
+	}
+	hint, err := r.String(dir(n), "affinity_hint")
+	if err != nil {
+		return o, vanished(n, err)
+	}
+	if o.Hint, err = ParseMask(hint); err != nil {
+		return o, fmt.Errorf("IRQ %d: hint: %w", n, err)
+	}
+	if o.Node, err = r.Int(dir(n), "node"); errors.Is(err, fs.ErrNotExist) {
+		o.Node = -1
+	} else if err != nil {
+		return o, fmt.Errorf("IRQ %d: %w", n, err)
+	}
+	return o, nil
+}
+
+func notFound(n int) error {
+	return fault.New(agentapi.CodeNotFound, "IRQ %d is not in /proc/interrupts: no driver holds it", n)
+}
+
+// vanished explains a missing /proc/irq file: the interrupt was freed between two readings.
+func vanished(n int, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fault.New(agentapi.CodeNotFound, "IRQ %d was freed while it was read: %w", n, err)
+	}
+	return fmt.Errorf("IRQ %d: %w", n, err)
+}
+
+// pollEvery is how often Await looks: well below the time an interrupt takes to reach a TCG guest, yet idle enough not to slow it.
+const pollEvery = 2 * time.Millisecond
+
+// Await waits until each IRQ's total count has risen above above[irq], then observes them in ascending order.
+// The error of an expired ctx names those that did not move.
+func Await(ctx context.Context, r kfile.Root, above map[int]uint64) (agentapi.Observation, error) {
+	start := time.Now()
+	irqs := slices.Sorted(maps.Keys(above))
+	for {
+		table, err := Read(r)
+		if err != nil {
+			return agentapi.Observation{}, err
+		}
+		var still []string
+		for _, n := range irqs {
+			row, ok := table.Rows[n]
+			if !ok {
+				return agentapi.Observation{}, notFound(n)
+			}
+			if total := (agentapi.IRQ{Counts: row.Counts}).Total(); total <= above[n] {
+				still = append(still, fmt.Sprintf("IRQ %d (%s) at %d", n, row.Action, total))
+			}
+		}
+		if len(still) == 0 {
+			return Observe(r, irqs)
+		}
+		select {
+		case <-ctx.Done():
+			return agentapi.Observation{}, fault.New(agentapi.CodeTimeout, "no new interrupt within %s on %s: %w",
+				time.Since(start).Round(time.Millisecond), strings.Join(still, ", "), ctx.Err())
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+// SetAffinity requests a mask for an IRQ. With plain PCI-MSI the kernel may only mark the move as pending until the next interrupt.
+func SetAffinity(r kfile.Root, n int, mask cpulist.List) error {
+	if len(mask) == 0 {
+		return fault.New(agentapi.CodeInvalid, "IRQ %d: an empty affinity mask cannot be set", n)
+	}
+	if err := r.Write(mask.String(), dir(n), "smp_affinity_list"); err != nil {
+		return fmt.Errorf("IRQ %d: affinity %s: %w", n, mask, err)
+	}
+	return nil
+}
+
+// WithDefault runs f while new interrupts get the given default affinity, and restores the former default whatever f does.
+// The former default is kept as the kernel wrote it, so that bits of absent CPUs survive.
+func WithDefault(r kfile.Root, mask cpulist.List, f func() error) (err error) {
+	old, err := r.String(defaultAffinity)
+	if err != nil {
+		return err
+	}
+	if err := r.Write(FormatMask(mask), defaultAffinity); err != nil {
+		return fmt.Errorf("default affinity %s: %w", mask, err)
+	}
+	defer func() {
+		if e := r.Write(old, defaultAffinity); e != nil {
+			err = errors.Join(err, fmt.Errorf("restoring the default affinity %s: %w", old, e))
+		}
+	}()
+	return f()
+}
+
+// Effective returns the CPUs an IRQ is routed to.
+func Effective(r kfile.Root, n int) (cpulist.List, error) {
+	return r.CPUs(dir(n), "effective_affinity_list")
+}
+
+// Levels counts the device interrupt vectors that take room in each online CPU's vector space.
+//
+// Only a requested interrupt (one with an action) owns a vector: the kernel merely reserves one in a global count before that
+// (arch/x86/kernel/apic/vector.c). A managed MSI interrupt, whose affinity user space may not write, takes one on every online CPU of its
+// mask, wherever it is routed (irq_matrix_reserve_managed in kernel/irq/matrix.c).
+func Levels(r kfile.Root) (map[int]int, error) {
+	table, err := Read(r)
+	if err != nil {
+		return nil, err
+	}
+	levels := map[int]int{}
+	for _, cpu := range table.CPUs {
+		levels[cpu] = 0
+	}
+	for n, row := range table.Rows {
+		if row.Action == "" || !ownsVector(row.Chip) {
+			continue
+		}
+		file := "effective_affinity_list"
+		if managed(r, row) {
+			file = "smp_affinity_list"
+		}
+		cpus, err := r.CPUs(dir(n), file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // freed meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, cpu := range cpus {
+			if _, online := levels[cpu]; online {
+				levels[cpu]++
+			}
+		}
+	}
+	return levels, nil
+}
+
+// ownsVector tells chips whose interrupts are delivered through an x86 vector of their own from demultiplexed or legacy ones.
+func ownsVector(chip string) bool {
+	return strings.Contains(chip, "IO-APIC") || strings.Contains(chip, "MSI") || strings.Contains(chip, "DMAR")
+}
+
+func managed(r kfile.Root, row Row) bool {
+	if !strings.Contains(row.Chip, "PCI-MSI") {
+		return false
+	}
+	// Kernels >= 6.13 take the write bit away where user space may not set the affinity.
+	st, err := os.Stat(r.Path(dir(row.IRQ), "smp_affinity"))
+	return err == nil && st.Mode().Perm()&0o200 == 0
+}

@@ -1,0 +1,83 @@
+// Package kfile reads and writes the one-value files of /proc and /sys. It knows files, not what they mean.
+package kfile
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"irqlab/guestagent/cpulist"
+)
+
+// Root is the directory that holds proc and sys; empty means "/". Tests point it at a tree of plain files.
+type Root string
+
+// Path joins elements below the root.
+func (r Root) Path(elem ...string) string {
+	return filepath.Join("/", string(r), filepath.Join(elem...))
+}
+
+// String reads a file without its surrounding white space.
+func (r Root) String(elem ...string) (string, error) {
+	b, err := os.ReadFile(r.Path(elem...))
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// Int reads a file holding one number, decimal or 0x hexadecimal.
+func (r Root) Int(elem ...string) (int, error) {
+	s, err := r.String(elem...)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseInt(s, 0, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %q is not a number", r.Path(elem...), s)
+	}
+	return int(n), nil
+}
+
+// CPUs reads a file holding a CPU list.
+func (r Root) CPUs(elem ...string) (cpulist.List, error) {
+	s, err := r.String(elem...)
+	if err != nil {
+		return nil, err
+	}
+	l, err := cpulist.Parse(s)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", r.Path(elem...), err)
+	}
+	return l, nil
+}
+
+// Write stores value with one write, since each write to such a file is one command to the kernel; the file must exist.
+func (r Root) Write(value string, elem ...string) error {
+	f, err := os.OpenFile(r.Path(elem...), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.WriteString(value); err != nil {
+		return fmt.Errorf("%q: %w", value, err)
+	}
+	return nil
+}
+
+// LinkName returns the last element of a symbolic link's target, the way sysfs names a device's driver or group.
+func (r Root) LinkName(elem ...string) (string, error) {
+	t, err := os.Readlink(r.Path(elem...))
+	if err != nil {
+		return "", err
+	}
+	return filepath.Base(t), nil
+}
+
+// Has reports whether the file exists.
+func (r Root) Has(elem ...string) bool {
+	_, err := os.Lstat(r.Path(elem...))
+	return err == nil
+}

@@ -1,0 +1,83 @@
+// Package kmsg reads the kernel log through /dev/kmsg. It knows the record format (Documentation/ABI/testing/dev-kmsg), not what is a problem.
+package kmsg
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"irqlab/guestagent/agentapi"
+)
+
+// recordSize is larger than the kernel's own bound on one formatted record (PRINTK_MESSAGE_MAX, 2 KiB), which escaping may quadruple.
+const recordSize = 16 << 10
+
+// ParseRecord reads "prefix,seq,usec,flags[,…];text\n KEY=value…". Continuation lines are dropped; \xNN escapes are kept as they are.
+func ParseRecord(b []byte) (agentapi.LogRecord, error) {
+	head, body, ok := bytes.Cut(b, []byte(";"))
+	if !ok {
+		return agentapi.LogRecord{}, fmt.Errorf("kernel log record %.40q has no ';'", b)
+	}
+	f := strings.SplitN(string(head), ",", 4)
+	if len(f) < 3 {
+		return agentapi.LogRecord{}, fmt.Errorf("kernel log record %.40q has fewer than three fields", b)
+	}
+	prefix, err := strconv.ParseUint(f[0], 10, 32)
+	if err != nil {
+		return agentapi.LogRecord{}, fmt.Errorf("kernel log record %.40q: priority: %w", b, err)
+	}
+	seq, err := strconv.ParseUint(f[1], 10, 64)
+	if err != nil {
+		return agentapi.LogRecord{}, fmt.Errorf("kernel log record %.40q: sequence number: %w", b, err)
+	}
+	usec, err := strconv.ParseUint(f[2], 10, 63)
+	if err != nil {
+		return agentapi.LogRecord{}, fmt.Errorf("kernel log record %.40q: time: %w", b, err)
+	}
+	text, _, _ := bytes.Cut(body, []byte("\n"))
+	return agentapi.LogRecord{Seq: seq, Seconds: float64(usec) / 1e6, Level: int(prefix & 7), Text: strings.ToValidUTF8(string(text), "�")}, nil
+}
+
+// Read returns the records after sequence number after (0: all), without waiting for new ones. Lost says that records between after and the
+// first one returned have been overwritten.
+func Read(path string, after uint64) (agentapi.LogResult, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return agentapi.LogResult{}, fmt.Errorf("kernel log: %s: %w", path, err)
+	}
+	defer unix.Close(fd)
+	out := agentapi.LogResult{Records: []agentapi.LogRecord{}} // never null in JSON
+	buf := make([]byte, recordSize)
+	first := true
+	for {
+		n, err := unix.Read(fd, buf)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EPIPE): // overwritten while reading: the next read continues at the oldest record
+			out.Lost = true
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			return out, nil
+		case err != nil:
+			return out, fmt.Errorf("kernel log: %w", err)
+		case n == 0:
+			return out, nil
+		}
+		rec, err := ParseRecord(buf[:n])
+		if err != nil {
+			return out, err
+		}
+		if first && (rec.Seq > after+1 || after == 0 && rec.Seq > 0) {
+			out.Lost = true
+		}
+		first = false
+		if after == 0 || rec.Seq > after {
+			out.Records = append(out.Records, rec)
+		}
+	}
+}

@@ -1,0 +1,216 @@
+//go:build linux
+
+// Command guestagent is PID 1 of a lab guest: it makes a bare kernel usable, then serves the lab and people over SSH on virtio-serial ports.
+// It knows how to bring the guest up; what the lab can ask for is package api's, and no package here knows the host.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
+
+	"irqlab/guestagent/agentapi"
+	"irqlab/guestagent/api"
+	"irqlab/guestagent/child"
+	"irqlab/guestagent/kfile"
+	"irqlab/guestagent/link"
+	"irqlab/guestagent/module"
+	"irqlab/guestagent/port"
+	"irqlab/guestagent/sshd"
+	"irqlab/guestagent/vfio"
+)
+
+const (
+	hostKeyFile    = "/etc/irqlab/host_key"
+	authorizedFile = "/etc/irqlab/authorized_keys"
+
+	portWait  = 10 * time.Second // virtio-serial ports may be probed after PID 1 starts
+	fatalWait = 5 * time.Second  // a fatal error stays readable that long before the VM is gone
+)
+
+func main() {
+	if os.Getpid() != 1 {
+		fmt.Fprintln(os.Stderr, "guestagent: I am PID 1 of an irqlab guest and do nothing anywhere else")
+		os.Exit(2)
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			fatal(fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+		}
+	}()
+	fatal(run(context.Background()))
+}
+
+// say prints a line on the console.
+func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "irqlab: "+format+"\n", args...) }
+
+// fatal says why the agent cannot go on and powers the guest off once the message has had time to be seen.
+func fatal(err error) {
+	say("guest agent: fatal: %v", err)
+	time.Sleep(fatalWait)
+	powerOff()
+}
+
+func powerOff() {
+	unix.Sync()
+	if err := unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF); err != nil {
+		say("guest agent: power off: %v", err)
+	}
+}
+
+// run brings the guest up and serves; it returns only on an error it cannot work around.
+func run(ctx context.Context) error {
+	if err := mountAll(); err != nil {
+		return err
+	}
+	takeConsole()
+	env := environment()
+	raiseFileLimit()
+	if err := unix.Sethostname([]byte("irqlab")); err != nil {
+		say("host name: %v", err)
+	}
+	if err := link.LoopbackUp(); err != nil {
+		say("loopback link: %v", err)
+	}
+	reaper := child.NewReaper()
+	go reaper.Run(ctx)
+
+	server, err := newServer(reaper, env)
+	if err != nil {
+		return err
+	}
+	return servePorts(ctx, server)
+}
+
+func newServer(reaper *child.Reaper, env []string) (*sshd.Server, error) {
+	root := kfile.Root("/")
+	release, err := root.String("proc/sys/kernel/osrelease")
+	if err != nil {
+		return nil, err
+	}
+	cmdline, err := root.String("proc/cmdline")
+	if err != nil {
+		return nil, err
+	}
+	agent := api.New(api.Config{
+		Root:    root,
+		Modules: module.Loader{Root: root, Dir: "/lib/modules/" + release + "/irqlab", Params: module.CmdlineParams(cmdline)},
+		Open: func(address, group string) (api.Function, error) {
+			f, err := vfio.Open(address, group)
+			if err != nil {
+				return nil, err // not a nil *vfio.Function in a non-nil interface
+			}
+			return f, nil
+		},
+		PowerOff: func() {
+			time.AfterFunc(100*time.Millisecond, powerOff) // the answer leaves first
+		},
+		Log: say,
+	})
+
+	pem, err := os.ReadFile(hostKeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("SSH host key: %w", err)
+	}
+	hostKey, err := ssh.ParsePrivateKey(pem)
+	if err != nil {
+		return nil, fmt.Errorf("SSH host key %s: %w", hostKeyFile, err)
+	}
+	keys, err := os.ReadFile(authorizedFile)
+	if err != nil {
+		return nil, fmt.Errorf("SSH authorized keys: %w", err)
+	}
+	authorized, err := sshd.ParseAuthorizedKeys(keys)
+	if err != nil {
+		return nil, fmt.Errorf("SSH authorized keys %s: %w", authorizedFile, err)
+	}
+	return sshd.New(sshd.Config{
+		HostKey:    hostKey,
+		Authorized: authorized,
+		User:       agentapi.User,
+		Shells:     []string{"/bin/sh", "/bbin/sh", "/bbin/gosh", "/bin/gosh", "/bin/bash", "/bbin/elvish"},
+		Env:        env,
+		Reaper:     reaper,
+		Subsystems: map[string]sshd.Subsystem{
+			agentapi.SubsystemName: func(ctx context.Context, ch io.ReadWriter) error { return agent.Serve(ctx, ch) },
+		},
+		Log: say,
+	}), nil
+}
+
+// servePorts serves each port there is to one host at a time, for ever. The lab's port is required; the person's may be left out.
+func servePorts(ctx context.Context, server *sshd.Server) error {
+	root := kfile.Root("/")
+	failed := make(chan error, 2)
+	for _, p := range []struct {
+		name     string
+		required bool
+	}{{agentapi.AgentPort, true}, {agentapi.SSHPort, false}} {
+		path, err := findPort(ctx, root, p.name, p.required)
+		if err != nil {
+			if p.required {
+				return fmt.Errorf("%w: start the VM with -device virtio-serial-pci and -device virtserialport,name=%s", err, p.name)
+			}
+			continue
+		}
+		conn, err := port.Open(path)
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer func() {
+				if p := recover(); p != nil {
+					failed <- fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+				}
+			}()
+			failed <- serve(ctx, server, conn, path)
+		}()
+	}
+	fmt.Println(agentapi.ReadyMessage)
+	return <-failed
+}
+
+func findPort(ctx context.Context, root kfile.Root, name string, wait bool) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, portWait)
+	defer cancel()
+	for {
+		path, err := port.Find(root, name)
+		if err == nil || !wait || !errors.Is(err, os.ErrNotExist) {
+			return path, err
+		}
+		select {
+		case <-ctx.Done():
+			return "", fmt.Errorf("%w within %s", err, portWait)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// serve serves hosts on an opened port one after another. What goes wrong with one host is said and forgotten: reopening the port drops its
+// leftovers, and the next one starts afresh.
+func serve(ctx context.Context, server *sshd.Server, conn *port.Conn, path string) error {
+	for {
+		err := conn.Wait(ctx)
+		if err == nil {
+			err = server.Serve(ctx, conn)
+		}
+		conn.Close()
+		if err != nil {
+			say("%s: %v", path, err)
+			time.Sleep(50 * time.Millisecond) // do not fill the console if it fails at once each time
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if conn, err = port.Open(path); err != nil {
+			return fmt.Errorf("reopening the port: %w", err)
+		}
+	}
+}

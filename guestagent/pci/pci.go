@@ -1,0 +1,194 @@
+// Package pci finds PCI functions in sysfs, gives them to a driver and lists the MSI interrupts a driver holds. It knows no driver's ways.
+package pci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	"irqlab/guestagent/agentapi"
+	"irqlab/guestagent/fault"
+	"irqlab/guestagent/kfile"
+)
+
+const bus = "sys/bus/pci"
+
+// MSIXIndexMask picks the MSI-X table index from the number the PCI-MSI chip shows: since 6.2 that number is the index, before it was the
+// index in the low 11 bits below the function's address (pci_msi_domain_calc_hwirq).
+const MSIXIndexMask = 1<<11 - 1
+
+var addressForm = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
+
+// ValidAddress reports whether s is a function's address in full, 0000:81:00.0.
+func ValidAddress(s string) bool { return addressForm.MatchString(s) }
+
+func dir(address string) string { return bus + "/devices/" + address }
+
+// Match picks a function by address, or by vendor and device where Address is empty.
+type Match struct {
+	Vendor, Device uint16
+	Address        string
+	Skip           func(address string) bool // functions not to take, nil: take any
+}
+
+func (m Match) String() string {
+	if m.Address != "" {
+		return m.Address
+	}
+	return fmt.Sprintf("%04x:%04x", m.Vendor, m.Device)
+}
+
+// Find returns the lowest address that matches, or an error that is fs.ErrNotExist.
+func Find(r kfile.Root, m Match) (string, error) {
+	if m.Address != "" {
+		if !ValidAddress(m.Address) {
+			return "", fault.New(agentapi.CodeInvalid, "%q is not a PCI address such as 0000:81:00.0", m.Address)
+		}
+		if !r.Has(dir(m.Address)) {
+			return "", fmt.Errorf("PCI function %s: %w", m, fs.ErrNotExist)
+		}
+		return m.Address, nil
+	}
+	entries, err := os.ReadDir(r.Path(bus, "devices"))
+	if err != nil {
+		return "", err
+	}
+	for _, e := range entries { // ReadDir sorts
+		vendor, err1 := r.Int(dir(e.Name()), "vendor")
+		device, err2 := r.Int(dir(e.Name()), "device")
+		if err1 != nil || err2 != nil || vendor != int(m.Vendor) || device != int(m.Device) {
+			continue // a function that is just vanishing is no match
+		}
+		if m.Skip == nil || !m.Skip(e.Name()) {
+			return e.Name(), nil
+		}
+	}
+	return "", fmt.Errorf("PCI function %s: %w", m, fs.ErrNotExist)
+}
+
+// WaitFor is Find, repeated until a hot-plugged function has appeared or ctx ends.
+func WaitFor(ctx context.Context, r kfile.Root, m Match) (string, error) {
+	start := time.Now()
+	for {
+		address, err := Find(r, m)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return address, err
+		}
+		select {
+		case <-ctx.Done():
+			return "", fault.New(agentapi.CodeNotFound, "no PCI function %s within %s; there are %s",
+				m, time.Since(start).Round(time.Millisecond), Names(r))
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// Names lists the functions there are, "0000:00:00.0 8086:29c0", for error messages.
+func Names(r kfile.Root) []string {
+	var out []string
+	entries, _ := os.ReadDir(r.Path(bus, "devices"))
+	for _, e := range entries {
+		vendor, _ := r.Int(dir(e.Name()), "vendor")
+		device, _ := r.Int(dir(e.Name()), "device")
+		out = append(out, fmt.Sprintf("%s %04x:%04x", e.Name(), vendor, device))
+	}
+	return out
+}
+
+// Driver names the driver a function is bound to, "" for none.
+func Driver(r kfile.Root, address string) string {
+	name, err := r.LinkName(dir(address), "driver")
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
+// Node returns the function's NUMA node, -1 for none.
+func Node(r kfile.Root, address string) (int, error) {
+	n, err := r.Int(dir(address), "numa_node")
+	if errors.Is(err, fs.ErrNotExist) {
+		return -1, nil
+	}
+	return n, err
+}
+
+// IOMMUGroup returns the number of the function's IOMMU group.
+func IOMMUGroup(r kfile.Root, address string) (string, error) {
+	group, err := r.LinkName(dir(address), "iommu_group")
+	if err != nil {
+		return "", fault.New(agentapi.CodeUnsupported,
+			"function %s is in no IOMMU group: start the VM with -device intel-iommu first and the kernel with intel_iommu=on: %w", address, err)
+	}
+	return group, nil
+}
+
+// Bind gives the function to the named driver, taking it from another if need be.
+func Bind(r kfile.Root, address, driver string) error {
+	if Driver(r, address) == driver {
+		return nil
+	}
+	if err := r.Write(driver, dir(address), "driver_override"); err != nil {
+		return fmt.Errorf("function %s: driver_override: %w", address, err)
+	}
+	if old := Driver(r, address); old != "" {
+		if err := r.Write(address, dir(address), "driver/unbind"); err != nil {
+			return fmt.Errorf("function %s: unbinding %s: %w", address, old, err)
+		}
+	}
+	if err := r.Write(address, bus, "drivers_probe"); err != nil {
+		return fmt.Errorf("function %s: probing with %s: %w", address, driver, err)
+	}
+	if got := Driver(r, address); got != driver {
+		return fault.New(agentapi.CodeRefused, "function %s: %s did not take it (bound to %q); the kernel log tells why", address, driver, got)
+	}
+	return nil
+}
+
+// Unbind takes the function from its driver and lets any driver have it again later.
+func Unbind(r kfile.Root, address string) error {
+	var errs []error
+	if d := Driver(r, address); d != "" {
+		if err := r.Write(address, dir(address), "driver/unbind"); err != nil {
+			errs = append(errs, fmt.Errorf("function %s: unbinding %s: %w", address, d, err))
+		}
+	}
+	// A newline clears the override.
+	if err := r.Write("\n", dir(address), "driver_override"); err != nil {
+		errs = append(errs, fmt.Errorf("function %s: clearing driver_override: %w", address, err))
+	}
+	return errors.Join(errs...)
+}
+
+// MSIs lists the IRQ numbers of the function's allocated MSI or MSI-X interrupts, ascending.
+func MSIs(r kfile.Root, address string) ([]int, error) {
+	if !ValidAddress(address) {
+		return nil, fault.New(agentapi.CodeInvalid, "%q is not a PCI address such as 0000:81:00.0", address)
+	}
+	if !r.Has(dir(address)) {
+		return nil, fmt.Errorf("PCI function %s: %w", address, fs.ErrNotExist)
+	}
+	entries, err := os.ReadDir(r.Path(dir(address), "msi_irqs"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // no MSI enabled
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []int
+	for _, e := range entries {
+		n, err := strconv.Atoi(e.Name())
+		if err != nil {
+			return nil, fmt.Errorf("function %s: msi_irqs holds %q, not an IRQ number", address, e.Name())
+		}
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return out, nil
+}
