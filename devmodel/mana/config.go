@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"math/bits"
+
+	"irqlab/devmodel/gdma"
 )
 
 // Limits of a function (reference, sections 5.1 and 6.2).
@@ -39,6 +41,8 @@ type Config struct {
 	HWCTimeout uint32
 	// PortCapabilities is the first capability word of QUERY_DEV_CONFIG (7.3: bit 5 offers 8-packet completions).
 	PortCapabilities uint64
+	// Taps make the device misbehave at chosen points.
+	Taps gdma.Taps
 }
 
 // withDefaults is c with defaults filled in, or the first thing wrong with it.
