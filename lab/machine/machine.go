@@ -1,0 +1,276 @@
+package machine
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"irqlab/scenarios/shape"
+)
+
+// Shape is the guest's CPU and NUMA shape and its memory.
+type Shape = shape.Shape
+
+// DefaultShape is the shape of the published low-vCPU results.
+var DefaultShape = shape.Default()
+
+// Accel is what executes the guest's instructions.
+type Accel string
+
+// The accelerators.
+const (
+	KVM Accel = "kvm"
+	TCG Accel = "tcg"
+)
+
+// Irqchip is how a device's message reaches a CPU.
+type Irqchip string
+
+// The interrupt chips. With plain MSI a new affinity takes effect at the vector's next interrupt; with remapping it takes effect at once
+// (reference, qemu-facts, "Interrupts").
+const (
+	MSI      Irqchip = "msi"
+	Remapped Irqchip = "remapped"
+)
+
+// Kinds of neighbour.
+const (
+	NVMe      = "nvme"       // managed interrupts: one admin vector and one per queue
+	VirtioBlk = "virtio-blk" // managed interrupts: one for configuration and one per queue; its driver is a module
+)
+
+// NoNode says that a device has no NUMA node: it sits on pcie.0 and the guest reads -1.
+const NoNode = -1
+
+// Limits of what Validate accepts.
+const (
+	MaxDevices  = 16   // slots and neighbours together
+	maxCmdline  = 2047 // the kernel's COMMAND_LINE_SIZE on x86, less the final NUL
+	maxAPICID   = 254  // 255 is the broadcast address
+	maxThreaded = 16   // above, TCG's spinning vCPU threads starve each other (reference, qemu-facts, "Boot")
+)
+
+// Slot is a place for a function that is hot-plugged once the guest runs: an empty root port of its own.
+type Slot struct {
+	ID   string // letters, digits, '-', '_', '.'; starts with a letter
+	Node int    // NUMA node of the function, or NoNode
+}
+
+// Bus is the name of the slot's bus, as device_add wants it.
+func (s Slot) Bus() string { return "port-" + s.ID }
+
+// Neighbour is another device with interrupt vectors of its own, present from boot. Its storage has no file behind it.
+type Neighbour struct {
+	Kind   string // NVMe or VirtioBlk
+	Queues int
+	Node   int // NUMA node, or NoNode
+}
+
+// Channels are the ends of QEMU's character devices that lie in the process that starts it. Descriptors are numbered as QEMU sees them.
+type Channels struct {
+	QMPFD     int    // connected stream socket
+	ConsoleFD int    // connected stream socket: the serial console
+	AgentFD   int    // connected stream socket: virtio-serial port agentapi.AgentPort
+	SSHSocket string // path of the listening socket QEMU makes: virtio-serial port agentapi.SSHPort
+}
+
+// Machine describes one guest.
+type Machine struct {
+	Shape        Shape
+	SpareSockets int     // sockets that are empty at boot; under TCG every re-plug of a CPU uses up one CPU of this headroom
+	Distances    [][]int // node distances by source and destination; nil: 10 to itself, 20 to any other
+	Accel        Accel
+	Irqchip      Irqchip
+	Slots        []Slot
+	Neighbours   []Neighbour
+	Kernel       string   // path of a bzImage, or of an uncompressed vmlinux, which starts at its PVH entry
+	Initramfs    string   // path; empty: none
+	Cmdline      []string // added after, and so overriding, the command line every guest gets
+	Verbose      bool     // all kernel messages on the console, not only warnings and worse
+	Channels     Channels
+}
+
+// FieldError is a description that makes no guest, and the field at fault.
+type FieldError struct {
+	Field string // such as Shape.Nodes, Slots[1].Node
+	Err   error
+}
+
+func (e *FieldError) Error() string { return "machine: " + e.Field + ": " + e.Err.Error() }
+func (e *FieldError) Unwrap() error { return e.Err }
+
+func fieldErrorf(field, format string, args ...any) error {
+	return &FieldError{Field: field, Err: fmt.Errorf(format, args...)}
+}
+
+var idPattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]{0,30}$`)
+
+// Validate checks everything but Channels, which exist only once the guest is about to be started. The error is a *FieldError.
+func (m Machine) Validate() error {
+	for _, check := range []func(Machine) error{checkShape, checkChips, checkDistances, checkSlots, checkNeighbours, checkKernel} {
+		if err := check(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkShape(m Machine) error {
+	s := m.Shape
+	if err := s.Validate(); err != nil {
+		return fieldErrorf("Shape", "%w", err)
+	}
+	if m.SpareSockets < 0 || m.SpareSockets > maxAPICID {
+		return fieldErrorf("SpareSockets", "%d is not between 0 and %d", m.SpareSockets, maxAPICID)
+	}
+	if top := highestAPICID(s.Sockets+m.SpareSockets, s.Cores, s.Threads); top > maxAPICID {
+		field := "Shape"
+		if highestAPICID(s.Sockets, s.Cores, s.Threads) <= maxAPICID {
+			field = "SpareSockets"
+		}
+		return fieldErrorf(field, "%d sockets x %d cores x %d threads need APIC id %d; interrupts reach ids up to %d: use fewer CPUs, or core and thread counts that are powers of two",
+			s.Sockets+m.SpareSockets, s.Cores, s.Threads, top, maxAPICID)
+	}
+	return nil
+}
+
+// highestAPICID packs thread, core and socket numbers into bit fields the way the architecture does: counts are rounded up to powers of two.
+func highestAPICID(sockets, cores, threads int) int {
+	threadBits, coreBits := fieldWidth(threads), fieldWidth(cores)
+	return (sockets-1)<<(threadBits+coreBits) | (cores-1)<<threadBits | (threads - 1)
+}
+
+func fieldWidth(count int) int {
+	bits := 0
+	for 1<<bits < count {
+		bits++
+	}
+	return bits
+}
+
+func checkChips(m Machine) error {
+	if m.Accel != KVM && m.Accel != TCG {
+		return fieldErrorf("Accel", "%q is neither %q nor %q", m.Accel, KVM, TCG)
+	}
+	if m.Irqchip != MSI && m.Irqchip != Remapped {
+		return fieldErrorf("Irqchip", "%q is neither %q nor %q", m.Irqchip, MSI, Remapped)
+	}
+	return nil
+}
+
+func checkDistances(m Machine) error {
+	if m.Distances == nil {
+		return nil
+	}
+	if len(m.Distances) != m.Shape.Nodes {
+		return fieldErrorf("Distances", "%d rows for %d nodes", len(m.Distances), m.Shape.Nodes)
+	}
+	for i, row := range m.Distances {
+		if len(row) != m.Shape.Nodes {
+			return fieldErrorf(fmt.Sprintf("Distances[%d]", i), "%d columns for %d nodes", len(row), m.Shape.Nodes)
+		}
+		for j, d := range row {
+			// ACPI's SLIT: 10 is the node itself, 255 unreachable.
+			if i == j && d != 10 || i != j && (d < 11 || d > 254) {
+				return fieldErrorf(fmt.Sprintf("Distances[%d][%d]", i, j), "%d: a node is 10 from itself and 11 to 254 from another", d)
+			}
+		}
+	}
+	return nil
+}
+
+func checkNode(m Machine, field string, node int) error {
+	if node == NoNode || node >= 0 && node < m.Shape.Nodes {
+		return nil
+	}
+	return fieldErrorf(field, "node %d does not exist: the shape has nodes 0 to %d (%d: none)", node, m.Shape.Nodes-1, NoNode)
+}
+
+func checkSlots(m Machine) error {
+	seen := map[string]bool{}
+	for i, s := range m.Slots {
+		field := fmt.Sprintf("Slots[%d]", i)
+		if !idPattern.MatchString(s.ID) {
+			return fieldErrorf(field+".ID", "%q: give up to 31 letters, digits, '-', '_' or '.', a letter first", s.ID)
+		}
+		if seen[s.ID] {
+			return fieldErrorf(field+".ID", "%q is taken by another slot", s.ID)
+		}
+		seen[s.ID] = true
+		if err := checkNode(m, field+".Node", s.Node); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkNeighbours(m Machine) error {
+	for i, n := range m.Neighbours {
+		field := fmt.Sprintf("Neighbours[%d]", i)
+		most, ok := map[string]int{NVMe: 2047, VirtioBlk: 1023}[n.Kind]
+		if !ok {
+			return fieldErrorf(field+".Kind", "%q is neither %q nor %q", n.Kind, NVMe, VirtioBlk)
+		}
+		if n.Queues < 1 || n.Queues > most {
+			return fieldErrorf(field+".Queues", "%d is not between 1 and %d", n.Queues, most)
+		}
+		if err := checkNode(m, field+".Node", n.Node); err != nil {
+			return err
+		}
+	}
+	if devices := len(m.Slots) + len(m.Neighbours); devices > MaxDevices {
+		return fieldErrorf("Neighbours", "%d slots and neighbours are more than the %d there is room for", devices, MaxDevices)
+	}
+	return nil
+}
+
+func checkKernel(m Machine) error {
+	if m.Kernel == "" {
+		return fieldErrorf("Kernel", "no kernel image")
+	}
+	for _, p := range []struct{ field, path string }{{"Kernel", m.Kernel}, {"Initramfs", m.Initramfs}} {
+		if strings.ContainsAny(p.path, "\x00\n") {
+			return fieldErrorf(p.field, "%q is not a path", p.path)
+		}
+	}
+	for i, word := range m.Cmdline {
+		if word == "" || strings.ContainsAny(word, "\x00\n") {
+			return fieldErrorf(fmt.Sprintf("Cmdline[%d]", i), "%q is not a command line parameter", word)
+		}
+	}
+	if n := len(m.KernelCommandLine()); n > maxCmdline {
+		return fieldErrorf("Cmdline", "the command line is %d bytes; a kernel takes %d", n, maxCmdline)
+	}
+	return nil
+}
+
+func checkChannels(c Channels) error {
+	fds := map[string]int{"QMPFD": c.QMPFD, "ConsoleFD": c.ConsoleFD, "AgentFD": c.AgentFD}
+	for _, name := range slices.Sorted(maps.Keys(fds)) {
+		if fds[name] < 3 {
+			return fieldErrorf("Channels."+name, "descriptor %d is not one that can be handed down", fds[name])
+		}
+	}
+	if c.QMPFD == c.ConsoleFD || c.QMPFD == c.AgentFD || c.ConsoleFD == c.AgentFD {
+		return fieldErrorf("Channels", "descriptors %d, %d, %d are not distinct", c.QMPFD, c.ConsoleFD, c.AgentFD)
+	}
+	if c.SSHSocket == "" || strings.ContainsAny(c.SSHSocket, "\x00\n") {
+		return fieldErrorf("Channels.SSHSocket", "%q is not a path", c.SSHSocket)
+	}
+	return nil
+}
+
+// Threaded reports whether every vCPU has a host thread of its own. TCG shares one thread between all vCPUs of a large guest.
+func (m Machine) Threaded() bool { return m.Accel == KVM || m.Shape.CPUs() <= maxThreaded }
+
+// PhysicalUnplug returns nil if a CPU of this machine can be unplugged through QMP's device_del, else why that would abort QEMU.
+// Taking CPUs offline inside the guest always works.
+func (m Machine) PhysicalUnplug() error {
+	if !m.Threaded() {
+		return fmt.Errorf("machine: %d vCPUs share one TCG thread, and QEMU aborts when such a vCPU is unplugged: use at most %d vCPUs, or KVM, or take the CPU offline in the guest",
+			m.Shape.CPUs(), maxThreaded)
+	}
+	return nil
+}

@@ -1,0 +1,198 @@
+package qemu
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"irqlab/lab/qemu/klog"
+)
+
+const (
+	consoleTail    = 256 << 10 // bytes kept in memory
+	consoleFileMax = 64 << 20  // bytes written to the file
+	panicGrace     = 5 * time.Second
+)
+
+// Console is the guest's serial console, from its first byte: written to a file, searched for reports of trouble as it comes, its end kept in memory.
+// What a guest can make of it is bounded: the file at 64 MiB, memory at a fraction of one.
+type Console struct {
+	path string
+	// diagnose and death ask the process, which knows more than its console does.
+	diagnose func(context.Context) string
+	death    func() error
+
+	mu      sync.Mutex
+	tail    []byte
+	written int64
+	fileErr error
+	scanner klog.Scanner
+	ended   bool
+	changed chan struct{} // closed, and made anew, when anything above changes
+	waiters map[*waiter]struct{}
+}
+
+// waiter looks for a text in what comes, whatever pieces it comes in.
+type waiter struct {
+	text  []byte
+	rest  []byte // end of what was searched, one byte shorter than text
+	found bool
+}
+
+func (w *waiter) feed(p []byte) {
+	if w.found {
+		return
+	}
+	joined := append(w.rest, p...)
+	w.found = bytes.Contains(joined, w.text)
+	w.rest = append([]byte(nil), joined[max(0, len(joined)-len(w.text)+1):]...)
+}
+
+func newConsole(path string) *Console {
+	return &Console{path: path, changed: make(chan struct{}), waiters: map[*waiter]struct{}{}}
+}
+
+// run copies the console until it ends.
+func (c *Console) run(r io.Reader, file *os.File) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := r.Read(buf)
+		c.take(buf[:n], file)
+		if err != nil {
+			break
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fileErr = errors.Join(c.fileErr, file.Close())
+	c.scanner.Flush()
+	c.ended = true
+	c.announce()
+}
+
+func (c *Console) take(p []byte, file io.Writer) {
+	if len(p) == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fileErr == nil && c.written < consoleFileMax {
+		keep := p[:min(int64(len(p)), consoleFileMax-c.written)]
+		_, c.fileErr = file.Write(keep)
+		c.written += int64(len(keep))
+		if c.written == consoleFileMax {
+			_, _ = fmt.Fprintf(file, "\n[irqlab: the guest wrote more than %d MiB; the rest is not kept]\n", consoleFileMax>>20)
+		}
+	}
+	if c.tail = append(c.tail, p...); len(c.tail) > 2*consoleTail {
+		c.tail = append(c.tail[:0], c.tail[len(c.tail)-consoleTail:]...)
+	}
+	_, _ = c.scanner.Write(p)
+	for w := range c.waiters {
+		w.feed(p)
+	}
+	c.announce()
+}
+
+// announce wakes whoever waits. The lock is held.
+func (c *Console) announce() {
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// Path is the file that holds the console's text.
+func (c *Console) Path() string { return c.path }
+
+// FileError is what went wrong in writing the file, such as a full disk. The console in memory does not depend on it.
+func (c *Console) FileError() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.fileErr
+}
+
+// Tail returns the last n lines, without the line end of the last.
+func (c *Console) Tail(n int) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return lastLines(string(c.tail), n)
+}
+
+func lastLines(text string, n int) string {
+	text = strings.TrimRight(strings.ReplaceAll(text, "\r", ""), "\n")
+	at := len(text)
+	for range n {
+		i := strings.LastIndexByte(text[:at], '\n')
+		if i < 0 {
+			return text
+		}
+		at = i
+	}
+	return text[min(at+1, len(text)):]
+}
+
+// Scan returns the reports of trouble seen so far, oldest first; see klog.
+func (c *Console) Scan() []klog.Finding {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.scanner.Findings()
+}
+
+func (c *Console) panicked() *klog.Finding {
+	for _, f := range c.scanner.Findings() {
+		if f.Kind == klog.Panic {
+			return &f
+		}
+	}
+	return nil
+}
+
+// WaitFor returns nil once text has appeared on the console, now or at any time before. It fails, with a *BootError, as soon as the guest has panicked or
+// QEMU has ended, and when ctx ends; if that is by its deadline, the guest hangs, and the error carries a Diagnosis, after which the guest is of no more use.
+func (c *Console) WaitFor(ctx context.Context, text string) error {
+	start := time.Now()
+	w := &waiter{text: []byte(text)}
+	c.mu.Lock()
+	w.feed(c.tail)
+	c.waiters[w] = struct{}{}
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		delete(c.waiters, w)
+		c.mu.Unlock()
+	}()
+	var grace <-chan time.Time // runs from the panic on, for the rest of its text
+	for {
+		c.mu.Lock()
+		found, ended, changed, trouble := w.found, c.ended, c.changed, c.panicked()
+		c.mu.Unlock()
+		if found {
+			return nil
+		}
+		fail := func(err error) *BootError {
+			return &BootError{Awaited: text, After: time.Since(start), Err: err, Panic: trouble, Tail: c.Tail(tailLines)}
+		}
+		if ended {
+			return fail(c.death())
+		}
+		if trouble != nil && grace == nil {
+			grace = time.After(panicGrace)
+		}
+		select {
+		case <-changed:
+		case <-grace:
+			return fail(nil)
+		case <-ctx.Done():
+			e := fail(context.Cause(ctx))
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				e.Diagnosis = c.diagnose(context.WithoutCancel(ctx))
+			}
+			return e
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package qemu
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"time"
+
+	"irqlab/lab/qemu/klog"
+)
+
+// BootError tells that the guest did not get where it was expected: it hung, it panicked, or it ended QEMU. That is the guest's failure, not the lab's.
+type BootError struct {
+	Awaited   string        // the console text that did not come
+	After     time.Duration // how long it was awaited
+	Err       error         // why the wait ended: the context's error, or a *DeadError
+	Panic     *klog.Finding // the guest's panic, if it had one
+	Tail      string        // the console's last lines
+	Diagnosis string        // of a guest that hung: see Process.Diagnose
+}
+
+func (e *BootError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "guest: %q did not appear on the console within %s", e.Awaited, e.After.Round(time.Millisecond))
+	if e.Panic != nil {
+		fmt.Fprintf(&b, ": %s", e.Panic.Title)
+	} else if e.Err != nil {
+		fmt.Fprintf(&b, ": %v", e.Err)
+	}
+	if e.Tail == "" {
+		b.WriteString("\nthe console is empty: the kernel did not start")
+	} else {
+		fmt.Fprintf(&b, "\nlast console lines:\n%s", indent(e.Tail))
+	}
+	if e.Diagnosis != "" {
+		b.WriteString("\n" + e.Diagnosis)
+	}
+	return b.String()
+}
+
+func (e *BootError) Unwrap() error { return e.Err }
+
+// DeadError tells that QEMU has ended though nobody closed it.
+type DeadError struct {
+	Command string         // the QMP command under way, if any
+	Status  int            // exit status; -1 if killed by Signal
+	Signal  syscall.Signal // 0: none
+	Reason  string         // QEMU's word for a shutdown it announced, such as guest-shutdown or guest-reset; else empty
+	Cause   error          // why the lab killed it, if it did: a *TimeoutError
+	Stderr  string         // what QEMU wrote there, its end if it was much
+	Tail    string         // the console's last lines
+}
+
+// Guest reports whether the guest ended QEMU: it powered off, or rebooted after a panic or a triple fault.
+func (e *DeadError) Guest() bool {
+	return e.Cause == nil && e.Signal == 0 && e.Status == 0 && strings.HasPrefix(e.Reason, "guest-")
+}
+
+func (e *DeadError) Error() string {
+	var b strings.Builder
+	b.WriteString("QEMU has ended")
+	switch {
+	case e.Cause != nil:
+		fmt.Fprintf(&b, ": the lab killed it: %v", e.Cause)
+	case e.Signal != 0:
+		fmt.Fprintf(&b, ": killed by signal %d (%s)", e.Signal, e.Signal)
+	case e.Reason != "":
+		fmt.Fprintf(&b, " with status %d: %s", e.Status, e.Reason)
+	default:
+		fmt.Fprintf(&b, " with status %d", e.Status)
+	}
+	if e.Command != "" && e.Cause == nil {
+		fmt.Fprintf(&b, ", during QMP %s", e.Command)
+	}
+	if e.Stderr != "" {
+		fmt.Fprintf(&b, "\nQEMU wrote:\n%s", indent(e.Stderr))
+	}
+	if e.Tail != "" {
+		fmt.Fprintf(&b, "\nlast console lines:\n%s", indent(e.Tail))
+	}
+	return b.String()
+}
+
+func (e *DeadError) Unwrap() error { return e.Cause }
+
+// TimeoutError tells that QEMU did not answer a QMP command in time, or did not offer QMP at all (Command is then qmp_capabilities).
+type TimeoutError struct {
+	Command string
+	After   time.Duration
+}
+
+func (e *TimeoutError) Error() string {
+	return fmt.Sprintf("no answer to QMP %s within %s", e.Command, e.After)
+}
+
+// CommandError is QEMU's refusal of a QMP command.
+type CommandError struct {
+	Command string
+	Class   string // QEMU's error class, mostly GenericError
+	Desc    string
+}
+
+func (e *CommandError) Error() string { return "QMP " + e.Command + ": " + e.Desc }
+
+func indent(text string) string {
+	return "  " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n  ")
+}

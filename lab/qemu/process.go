@@ -1,0 +1,383 @@
+package qemu
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/digitalocean/go-qemu/qmp"
+	"golang.org/x/sys/unix"
+
+	"irqlab/lab/machine"
+)
+
+const (
+	exitGrace = 5 * time.Second // from the end of QEMU's channels to its exit
+	tailLines = 30              // console lines in an error
+	stderrMax = 32 << 10
+)
+
+// ErrClosed is the answer of a Process that was closed.
+var ErrClosed = errors.New("QEMU was closed")
+
+// Config says what to start.
+type Config struct {
+	Name        string          // names the run directory and the VM to others; empty: made up
+	Command     []string        // QEMU and leading arguments, such as a loader's
+	Env         []string        // added to the lab's own environment, KEY=VALUE
+	Machine     machine.Machine // Channels are set by Start
+	RunDir      *RunDir         // nil: Start makes one. The Process owns it from Start's success on
+	ConsoleFile string          // empty: console.log in the run directory
+	Keep        bool            // keep the run directory after Close
+	QMPTimeout  time.Duration   // deadline of an ordinary QMP call; 0: 30 s
+
+	arguments func([]string) []string // lets a test start QEMU without a kernel
+}
+
+// Process is a running QEMU. Its methods may be called from several goroutines.
+type Process struct {
+	machine    machine.Machine
+	run        *RunDir
+	qmpTimeout time.Duration
+	args       []string
+	cmd        *exec.Cmd
+	stderr     *tailBuffer
+	monitor    *monitor
+	console    *Console
+	agent      net.Conn
+	background sync.WaitGroup
+	done       chan struct{}
+
+	closeOnce sync.Once
+	closeErr  error
+
+	mu        sync.Mutex
+	closing   bool // Close was called
+	closed    bool // and ended QEMU
+	cause     error
+	shutdown  string
+	events    []qmp.Event
+	eventCame chan struct{}
+}
+
+// Start checks the machine, makes the run directory and its channels, starts QEMU and greets it. The guest runs when Start returns.
+//
+// A description that makes no guest is a *machine.FieldError, returned before anything has a side effect; a QEMU that does not come up is a *DeadError.
+func Start(ctx context.Context, cfg Config) (_ *Process, err error) {
+	if err := cfg.Machine.Validate(); err != nil {
+		return nil, err
+	}
+	if len(cfg.Command) == 0 {
+		return nil, errors.New("QEMU: no command to start it with")
+	}
+	if err := context.Cause(ctx); err != nil {
+		return nil, fmt.Errorf("QEMU: %w", err)
+	}
+	run := cfg.RunDir
+	if run == nil {
+		if run, err = NewRunDir(cfg.Name); err != nil {
+			return nil, err
+		}
+	}
+	p := &Process{machine: cfg.Machine, run: run, qmpTimeout: cfg.QMPTimeout, stderr: &tailBuffer{max: stderrMax}, done: make(chan struct{}), eventCame: make(chan struct{})}
+	if p.qmpTimeout == 0 {
+		p.qmpTimeout = qmpTimeout
+	}
+	started := false
+	defer func() {
+		if err == nil {
+			return
+		}
+		if started {
+			err = errors.Join(err, p.close(cfg.RunDir == nil))
+		} else if cfg.RunDir == nil {
+			err = errors.Join(err, run.Close())
+		}
+	}()
+	if cfg.Keep {
+		if err := run.Keep(); err != nil {
+			return nil, err
+		}
+	}
+	if err := p.launch(cfg); err != nil {
+		return nil, err
+	}
+	started = true
+	if err := p.exchange(ctx, qmpTimeout, "qmp_capabilities", p.monitor.mon.Connect); err != nil {
+		return nil, err
+	}
+	if err := run.publish(p.cmd.Process.Pid); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// channel makes a connected pair: the lab's end, and the one to hand to QEMU.
+func channel(name string) (net.Conn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s channel: %w", name, err)
+	}
+	near, far := os.NewFile(uintptr(fds[0]), name), os.NewFile(uintptr(fds[1]), name)
+	conn, err := net.FileConn(near) // duplicates the descriptor
+	if err := errors.Join(err, near.Close()); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("%s channel: %w", name, err), far.Close())
+	}
+	return conn, far, nil
+}
+
+// launch starts QEMU and everything that follows it. On failure nothing is left.
+func (p *Process) launch(cfg Config) (err error) {
+	var undo []io.Closer
+	defer func() {
+		if err != nil {
+			for _, c := range undo {
+				_ = c.Close()
+			}
+		}
+	}()
+	path := cfg.ConsoleFile
+	if path == "" {
+		path = filepath.Join(p.run.Path, consoleFile)
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("console file: %w", err)
+	}
+	undo = append(undo, file)
+	console, consoleChild, err := channel("console")
+	if err != nil {
+		return err
+	}
+	undo = append(undo, console)
+	defer consoleChild.Close()
+	agent, agentChild, err := channel("agent")
+	if err != nil {
+		return err
+	}
+	undo = append(undo, agent)
+	defer agentChild.Close()
+	mon, monChild, err := newMonitor(p.run.Path, p.onEvent)
+	if err != nil {
+		return err
+	}
+	undo = append(undo, closerFunc(mon.close))
+	defer monChild.Close()
+
+	m := cfg.Machine
+	m.Channels = machine.Channels{QMPFD: 3, ConsoleFD: 4, AgentFD: 5, SSHSocket: filepath.Join(p.run.Path, sshSocket)}
+	if p.args, err = m.Args(); err != nil {
+		return err
+	}
+	if cfg.arguments != nil {
+		p.args = cfg.arguments(p.args)
+	}
+	p.cmd = exec.Command(cfg.Command[0], append(cfg.Command[1:len(cfg.Command):len(cfg.Command)], p.args...)...)
+	p.cmd.Env = append(os.Environ(), cfg.Env...)
+	p.cmd.Dir = p.run.Path
+	p.cmd.Stdout, p.cmd.Stderr = p.stderr, p.stderr
+	p.cmd.ExtraFiles = []*os.File{monChild, consoleChild, agentChild}
+	p.cmd.WaitDelay = exitGrace
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{
+		Setsid:    true,            // a Ctrl-C is for the lab, which then ends QEMU in order
+		Pdeathsig: syscall.SIGKILL, // QEMU never outlives the lab
+	}
+	p.console = newConsole(path)
+	p.console.diagnose, p.console.death = p.Diagnose, p.death
+	p.monitor, p.agent = mon, agent
+
+	launched := make(chan error)
+	go p.own(launched, console, file)
+	if err := <-launched; err != nil {
+		return fmt.Errorf("start QEMU (%s): %w", cfg.Command[0], err)
+	}
+	return nil
+}
+
+type closerFunc func()
+
+func (f closerFunc) Close() error { f(); return nil }
+
+// own starts QEMU and stays until it has ended. The parent-death signal is bound to the thread that starts a process, so this goroutine keeps its thread.
+func (p *Process) own(launched chan<- error, console net.Conn, file *os.File) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := p.cmd.Start(); err != nil {
+		launched <- err
+		return
+	}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		p.console.run(console, file)
+	}()
+	launched <- nil
+	_ = p.cmd.Wait() // how it ended is in ProcessState
+	// What QEMU wrote is still in the channel; should something else hold the other end, it is not awaited.
+	_ = console.SetReadDeadline(time.Now().Add(exitGrace))
+	<-read
+	_ = console.Close()
+	p.monitor.done.Wait() // with it the last events
+	close(p.done)
+}
+
+// kill ends QEMU for a reason, the first of which counts.
+func (p *Process) kill(cause error) {
+	p.mu.Lock()
+	if p.cause == nil {
+		p.cause = cause
+	}
+	p.mu.Unlock()
+	_ = p.cmd.Process.Kill()
+}
+
+// Done is closed when QEMU has ended and all it has written has been read.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Err returns nil while QEMU runs and after Close, else a *DeadError.
+func (p *Process) Err() error {
+	select {
+	case <-p.done:
+	default:
+		return nil
+	}
+	p.mu.Lock()
+	closed := p.closed
+	p.mu.Unlock()
+	if closed {
+		return nil
+	}
+	return p.deadError("")
+}
+
+// deadError describes the end of QEMU, which has come.
+func (p *Process) deadError(command string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		if command != "" {
+			return fmt.Errorf("QMP %s: %w", command, ErrClosed)
+		}
+		return ErrClosed
+	}
+	e := &DeadError{Command: command, Status: p.cmd.ProcessState.ExitCode(), Reason: p.shutdown, Cause: p.cause, Stderr: p.stderr.String(), Tail: p.console.Tail(tailLines)}
+	if ws, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		e.Signal = ws.Signal()
+	}
+	return e
+}
+
+// death awaits the end of QEMU, whose console has ended, and describes it.
+func (p *Process) death() error {
+	select {
+	case <-p.done:
+		return p.deadError("")
+	case <-time.After(2 * exitGrace):
+		return errors.New("QEMU closed its console")
+	}
+}
+
+// Close kills QEMU, waits for its end, and removes the run directory unless it is to be kept. It may be called again, and from several goroutines.
+func (p *Process) Close() error { return p.close(true) }
+
+func (p *Process) close(withRunDir bool) error {
+	p.closeOnce.Do(func() {
+		p.mu.Lock()
+		p.closing = true
+		select {
+		case <-p.done: // it died by itself, and that stays the story
+		default:
+			p.closed = p.cause == nil
+		}
+		p.mu.Unlock()
+		_ = p.cmd.Process.Kill()
+		<-p.done
+		p.background.Wait()
+		p.monitor.close()
+		_ = p.agent.Close()
+		if withRunDir {
+			p.closeErr = p.run.Close()
+		}
+	})
+	return p.closeErr
+}
+
+// Dir is the run directory: private to the user; the place for sockets of functions.
+func (p *Process) Dir() string { return p.run.Path }
+
+// Name is the VM's name, made up if Config had none.
+func (p *Process) Name() string { return p.run.Name }
+
+// Keep makes the run directory outlive Close.
+func (p *Process) Keep() error { return p.run.Keep() }
+
+// PID is QEMU's process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// CommandLine is what QEMU was started with, program included.
+func (p *Process) CommandLine() []string { return append([]string(nil), p.cmd.Args...) }
+
+// Console is the guest's serial console.
+func (p *Process) Console() *Console { return p.console }
+
+// AgentConn is the lab's end of the virtio-serial port agentapi.AgentPort. What is written before the guest opens the port waits for it. There is one; Close closes it.
+func (p *Process) AgentConn() net.Conn { return p.agent }
+
+// SSHSocket is the path of the socket that leads to the virtio-serial port agentapi.SSHPort; one client at a time.
+func (p *Process) SSHSocket() string { return filepath.Join(p.run.Path, sshSocket) }
+
+// AttachFunction hot-plugs the function that a vfio-user server offers on a Unix socket into a slot of the machine. The server must be listening and answer
+// promptly: QEMU waits for it with the whole VM.
+//
+// A function, once attached, stays: QEMU 11.1.3 aborts when a vfio-user function with MSI-X is unplugged (reference, vfio-user 5.2).
+func (p *Process) AttachFunction(ctx context.Context, slot, socket string) error {
+	for _, s := range p.machine.Slots {
+		if s.ID != slot {
+			continue
+		}
+		// The socket is an object, which is why this device cannot be described by an option list.
+		args := map[string]any{"driver": "vfio-user-pci", "id": "function-" + slot, "bus": s.Bus(), "socket": map[string]any{"type": "unix", "path": socket}}
+		if err := p.qmp(ctx, attachTimeout, "device_add", args, nil); err != nil {
+			return fmt.Errorf("attach the function at %s to slot %s: %w", socket, slot, err)
+		}
+		return nil
+	}
+	return fmt.Errorf("attach the function at %s: the machine has no slot %q", socket, slot)
+}
+
+// tailBuffer keeps the end of what is written to it.
+type tailBuffer struct {
+	max int
+	mu  sync.Mutex
+	buf []byte
+	cut bool
+}
+
+func (b *tailBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.buf = append(b.buf, p...); len(b.buf) > 2*b.max {
+		b.buf, b.cut = append(b.buf[:0], b.buf[len(b.buf)-b.max:]...), true
+	}
+	return len(p), nil
+}
+
+func (b *tailBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := string(bytes.TrimSpace(b.buf))
+	if b.cut {
+		s = "…" + s
+	}
+	return s
+}
