@@ -36,13 +36,24 @@ func (p Progress) report(what string, done, total int64) {
 // Layout: <kind>/<key>/ is an entry with its manifest; tmp/ holds what is being built; lock/ holds one lock file per entry, whose
 // modification time says when the entry was last used. Lock files are never removed: removing one would let two holders in.
 type Cache struct {
+	Warn     func(message string) // what went wrong without stopping anything; nil discards it. Set before use
+	Progress Progress             // for calls that take no Progress of their own. Set before use
+
 	dir string
+	apt aptOptions
+}
+
+func (c *Cache) warn(format string, args ...any) {
+	if c.Warn != nil {
+		c.Warn(fmt.Sprintf(format, args...))
+	}
 }
 
 const (
 	manifestName = ".irqlab-manifest.json"
 	tmpDir       = "tmp"
 	lockDir      = "lock"
+	stateDir     = "state"               // what is not an entry: apt's private state, the kernel index
 	lockPoll     = 50 * time.Millisecond // how often a waiter retries a lock held by another process
 )
 
@@ -63,7 +74,7 @@ func OpenCache(dir string) (*Cache, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cache %s: %w", dir, err)
 	}
-	for _, d := range []string{dir, filepath.Join(dir, tmpDir), filepath.Join(dir, lockDir)} {
+	for _, d := range []string{dir, filepath.Join(dir, tmpDir), filepath.Join(dir, lockDir), filepath.Join(dir, stateDir)} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, noSpace(dir, 0, fmt.Errorf("cache %s: %w (set IRQLAB_CACHE to a directory you can write)", dir, err))
 		}
@@ -247,7 +258,7 @@ func (c *Cache) each(visit func(kind, name, path string) error) error {
 		return fmt.Errorf("cache %s: %w", c.dir, err)
 	}
 	for _, k := range kinds {
-		if !k.IsDir() || k.Name() == tmpDir || k.Name() == lockDir || strings.HasPrefix(k.Name(), ".") {
+		if !k.IsDir() || k.Name() == tmpDir || k.Name() == lockDir || k.Name() == stateDir || strings.HasPrefix(k.Name(), ".") {
 			continue
 		}
 		names, err := os.ReadDir(filepath.Join(c.dir, k.Name()))
@@ -501,11 +512,14 @@ func noSpace(dir string, need int64, err error) error {
 	if err == nil || errors.As(err, &already) {
 		return err
 	}
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || strings.Contains(err.Error(), "No space left on device") ||
-		strings.Contains(err.Error(), "enough free space") {
+	if isNoSpace(err) || strings.Contains(err.Error(), "No space left on device") || strings.Contains(err.Error(), "enough free space") {
 		return &NoSpaceError{Dir: dir, Free: freeSpace(dir), Need: need, Err: err}
 	}
 	return err
+}
+
+func isNoSpace(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
 // freeSpace is what the user may still write below dir, in bytes; 0 when it cannot be told.

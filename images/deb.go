@@ -1,0 +1,140 @@
+package images
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"pault.ag/go/debian/deb"
+)
+
+// debFile is an open .deb.
+type debFile struct {
+	Path    string
+	Package string
+	Version string
+	deb     *deb.Deb
+	close   func() error
+}
+
+// openDeb opens a .deb and reads its control data.
+func openDeb(file string) (*debFile, error) {
+	if err := checkAr(file); err != nil {
+		return nil, fmt.Errorf("%s: not a usable .deb: %w", file, err)
+	}
+	d, closer, err := deb.LoadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: not a usable .deb: %w", file, err)
+	}
+	return &debFile{Path: file, Package: d.Control.Package, Version: d.Control.Version.String(), deb: d, close: closer}, nil
+}
+
+func (d *debFile) Close() { _ = d.close() }
+
+// checkAr walks the members of the archive once: the library trusts their sizes.
+func checkAr(file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !st.Mode().IsRegular() {
+		return errors.New("not a regular file")
+	}
+	return walkAr(f, st.Size())
+}
+
+func walkAr(r io.ReaderAt, size int64) error {
+	ar, err := deb.LoadAr(r)
+	if err != nil {
+		return err
+	}
+	for at := int64(8); at < size; {
+		m, err := ar.Next()
+		if errors.Is(err, io.EOF) {
+			return nil // padding behind the last member
+		}
+		if err != nil {
+			return err
+		}
+		if m.Size < 0 || m.Size > size-at-60 {
+			return fmt.Errorf("truncated: member %q has %d bytes, %d are left", m.Name, m.Size, size-at-60)
+		}
+		at += 60 + m.Size + m.Size%2
+	}
+	return nil
+}
+
+// unpack writes what keep wants into root: keep gets a clean slash-separated path and returns where it goes, "" for nowhere.
+// Links are kept as they are; os.Root lets nothing out of the directory.
+func (d *debFile) unpack(ctx context.Context, root *os.Root, keep func(name string) string) error {
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		h, err := d.deb.Data.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%s: damaged or truncated: %w", d.Path, err)
+		}
+		name := strings.TrimPrefix(path.Clean("/"+h.Name), "/")
+		to := keep(name)
+		if to == "" || h.Typeflag == tar.TypeDir {
+			continue
+		}
+		if err := writeMember(root, to, h, d.deb.Data, keep); err != nil {
+			return fmt.Errorf("%s: %s: %w", d.Path, name, err)
+		}
+	}
+}
+
+func writeMember(root *os.Root, to string, h *tar.Header, r io.Reader, keep func(string) string) error {
+	if dir := path.Dir(to); dir != "." {
+		if err := root.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	if err := root.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	switch h.Typeflag {
+	case tar.TypeReg:
+		mode := fs.FileMode(0o600)
+		if h.Mode&0o111 != 0 {
+			mode = 0o700
+		}
+		f, err := root.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+		if err != nil {
+			return err
+		}
+		if _, err := io.Copy(f, r); err != nil {
+			f.Close()
+			return fmt.Errorf("damaged or truncated: %w", err)
+		}
+		return f.Close()
+	case tar.TypeSymlink:
+		if path.IsAbs(h.Linkname) {
+			return nil // points into the host, not into the package: of no use here
+		}
+		return root.Symlink(h.Linkname, to)
+	case tar.TypeLink:
+		from := keep(strings.TrimPrefix(path.Clean("/"+h.Linkname), "/"))
+		if from == "" {
+			return nil
+		}
+		return root.Link(from, to)
+	}
+	return nil // devices and the like: nothing here has them
+}
