@@ -123,12 +123,13 @@ func (d *Device) Serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	d.mu.Lock()
-	if d.closed || d.stopped != nil {
+	if d.closed {
 		d.mu.Unlock()
-		if d.closed {
-			return fmt.Errorf("device socket %s: %w", d.path, net.ErrClosed)
-		}
-		return fmt.Errorf("device socket %s: %w: it is served already", d.path, ErrInUse)
+		return nil
+	}
+	if d.stopped != nil {
+		d.mu.Unlock()
+		return fmt.Errorf("device socket %s: %w: it has been served before", d.path, ErrInUse)
 	}
 	d.cancel, d.stopped = cancel, make(chan struct{})
 	d.mu.Unlock()
@@ -143,16 +144,12 @@ func (d *Device) Close() error {
 	d.closed = true
 	cancel, stopped := d.cancel, d.stopped
 	d.mu.Unlock()
-	var err error
-	if first {
-		err = d.listener.Close()
-		if errors.Is(err, net.ErrClosed) { // Serve ended before, by its context
-			err = nil
-		}
-	}
 	if cancel != nil {
-		cancel()
+		cancel() // closes the listener too
 		<-stopped
 	}
-	return err
+	if err := d.listener.Close(); first && err != nil && !errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("device socket %s: %w", d.path, err)
+	}
+	return nil
 }

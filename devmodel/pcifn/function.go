@@ -11,7 +11,7 @@ import (
 
 // Kinds of events about the function.
 var (
-	TraceReset    = trace.NewKind("reset", "kind")
+	TraceReset    = trace.NewKind("reset", "reason")
 	TraceCommand  = trace.NewKind("config-command", "value")
 	TraceMSIXCtrl = trace.NewKind("config-msix", "enabled", "masked")
 	TraceNoVector = trace.NewKind("vector-invalid", "vector")
