@@ -1,0 +1,333 @@
+package scenarios
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"irqlab/guestagent/cpulist"
+	"irqlab/guestagent/strategy"
+	"irqlab/scenarios/result"
+)
+
+// LabelSettled names the observation made once every vector has fired since its affinity was set.
+const LabelSettled = "settled"
+
+// Rules that hold unless an expectation lifts them with "any".
+const (
+	ruleAny    = "any"
+	ruleClean  = "clean"
+	ruleNone   = "none"
+	ruleUnused = "unused"
+)
+
+// Expect is what a case must show. What is not stated (nil) is not checked, but for the rules, which hold unless they are lifted.
+type Expect struct {
+	Branch  *string   `json:"branch,omitempty" jsonschema_description:"which way the strategy goes, e.g. \"numa-aware, first group skipped\""`
+	Log     *logRule  `json:"log,omitempty" jsonschema_description:"clean (the default): no WARN, BUG, oops, lockdep, hung task, lockup or stall in the kernel log; any: not checked"`
+	Settled *Observed `json:"settled,omitempty" jsonschema_description:"the observation once every vector has fired since its affinity was set"`
+}
+
+// Observed is what one observation must show. CPUs are in the kernel's list format throughout.
+type Observed struct {
+	Online        *cpulist.List  `json:"online,omitempty" jsonschema_description:"online CPUs"`
+	Vectors       *VectorCount   `json:"vectors,omitempty" jsonschema_description:"number of vectors, HWC included"`
+	HWC           *cpulist.List  `json:"hwc,omitempty" jsonschema_description:"effective CPU of the HWC vector"`
+	Queues        []cpulist.List `json:"queues,omitempty" jsonschema_description:"effective CPU of each queue vector, in order"`
+	HWCMask       *cpulist.List  `json:"hwc-mask,omitempty" jsonschema_description:"requested mask of the HWC vector"`
+	QueueMasks    []cpulist.List `json:"queue-masks,omitempty" jsonschema_description:"requested mask of each queue vector, in order"`
+	QueueHints    []cpulist.List `json:"queue-hints,omitempty" jsonschema_description:"affinity hint of each queue vector, in order; empty: none"`
+	Clustered     *bool          `json:"clustered,omitempty" jsonschema_description:"whether some CPU has two or more queue vectors while another online CPU has none"`
+	IdleCPUs      *cpulist.List  `json:"idle-cpus,omitempty" jsonschema_description:"online CPUs with no queue vector"`
+	OneQueueOnCPU *bool          `json:"own-cpu,omitempty" jsonschema_description:"true: no two queue vectors share a CPU"`
+	QueuesWithin  *cpulist.List  `json:"queues-within,omitempty" jsonschema_description:"CPUs that no queue vector may leave"`
+	Pending       *pendingRule   `json:"pending,omitempty" jsonschema_description:"none (the default): every vector has moved to its requested mask; any: not checked"`
+	OfflineCPUs   *offlineRule   `json:"offline-cpus,omitempty" jsonschema_description:"unused (the default): no vector is routed to an offline CPU; any: not checked"`
+}
+
+type logRule string
+
+func (r *logRule) UnmarshalText(b []byte) error {
+	return oneOf((*string)(r), b, "rule", []string{ruleClean, ruleAny})
+}
+
+type pendingRule string
+
+func (r *pendingRule) UnmarshalText(b []byte) error {
+	return oneOf((*string)(r), b, "rule", []string{ruleNone, ruleAny})
+}
+
+type offlineRule string
+
+func (r *offlineRule) UnmarshalText(b []byte) error {
+	return oneOf((*string)(r), b, "rule", []string{ruleUnused, ruleAny})
+}
+
+// labelled ties an observation's label to what is expected of it; observations lists them in time order.
+type labelled struct {
+	label string
+	want  *Observed
+}
+
+func (e Expect) observations() []labelled { return []labelled{{LabelSettled, e.Settled}} }
+
+// Check compares a result with the expectation. Each reason is one sentence that names what was expected and what came; none: passed.
+func (e Expect) Check(c result.Case) []string {
+	var reasons []string
+	say := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
+	if e.Branch != nil && c.Branch != *e.Branch {
+		say("Strategy %s took the branch %q, expected %q.", c.Strategy, c.Branch, *e.Branch)
+	}
+	if e.Log == nil || *e.Log != ruleAny {
+		for _, w := range c.KernelLog.Warnings {
+			say("The kernel log has a warning, expected none: %s", sentence(firstLine(w)))
+		}
+	}
+	for _, l := range e.observations() {
+		o := c.Find(l.label)
+		if o == nil {
+			say("There is no observation %q, expected one.", l.label)
+			continue
+		}
+		want := l.want
+		if want == nil {
+			want = &Observed{}
+		}
+		for _, r := range want.check(o) {
+			say("%s: %s", l.label, r)
+		}
+	}
+	return reasons
+}
+
+func (w *Observed) check(o *result.Observation) []string {
+	var reasons []string
+	say := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
+	hwc, queues := o.Placement()
+	if w.Online != nil && !slices.Equal(*w.Online, o.Online) {
+		say("CPUs %s are online, expected %s.", cpus(o.Online), cpus(*w.Online))
+	}
+	if w.Vectors != nil {
+		if want := w.Vectors.Of(len(o.Online)); len(o.Vectors) != want {
+			say("the function has %d vectors, expected %d.", len(o.Vectors), want)
+		}
+	}
+	if w.HWC != nil && !slices.Equal(*w.HWC, hwc) {
+		say("the HWC vector is on CPU %s, expected %s.", cpus(hwc), cpus(*w.HWC))
+	}
+	if w.Queues != nil && !equal(w.Queues, queues) {
+		say("the queue vectors are on CPUs %s, expected %s.", Row(queues), Row(w.Queues))
+	}
+	if w.HWCMask != nil {
+		for _, v := range o.Vectors {
+			if v.Role != result.RoleQueue && !slices.Equal(v.Affinity, *w.HWCMask) {
+				say("the HWC vector's requested mask is %s, expected %s.", cpus(v.Affinity), cpus(*w.HWCMask))
+			}
+		}
+	}
+	if masks := each(o, func(v result.Vector) cpulist.List { return v.Affinity }); w.QueueMasks != nil && !equal(w.QueueMasks, masks) {
+		say("the queue vectors' requested masks are %s, expected %s.", Row(masks), Row(w.QueueMasks))
+	}
+	if hints := each(o, func(v result.Vector) cpulist.List { return v.Hint }); w.QueueHints != nil && !equal(w.QueueHints, hints) {
+		say("the queue vectors' affinity hints are %s, expected %s.", Row(hints), Row(w.QueueHints))
+	}
+	if w.Clustered != nil && *w.Clustered != o.Clustered {
+		if o.Clustered {
+			say("queue vectors are clustered on CPU %s while CPU %s has none, expected no cluster.", cpus(result.ClusteredCPUs(o.Online, o.Vectors)), cpus(o.IdleCPUs))
+		} else {
+			say("no queue vectors are clustered, expected a cluster.")
+		}
+	}
+	if w.IdleCPUs != nil && !slices.Equal(*w.IdleCPUs, o.IdleCPUs) {
+		say("CPU %s has no queue vector, expected that of %s.", cpus(o.IdleCPUs), cpus(*w.IdleCPUs))
+	}
+	if w.OneQueueOnCPU != nil {
+		var shared []int
+		for c, n := range result.QueuesPerCPU(o.Vectors) {
+			if n > 1 {
+				shared = append(shared, c)
+			}
+		}
+		switch l := cpulist.New(shared...); {
+		case *w.OneQueueOnCPU && len(l) > 0:
+			say("CPU %s has more than one queue vector, expected a CPU for each.", cpus(l))
+		case !*w.OneQueueOnCPU && len(l) == 0:
+			say("each queue vector has a CPU of its own, expected some to share one.")
+		}
+	}
+	for _, v := range o.Vectors {
+		if outside := v.Effective; w.QueuesWithin != nil && v.Role == result.RoleQueue && !outside.Within(*w.QueuesWithin) {
+			say("queue vector %d is on CPU %s, expected it within %s.", v.Index, cpus(outside), cpus(*w.QueuesWithin))
+		}
+		if v.Pending && (w.Pending == nil || *w.Pending != ruleAny) {
+			say("vector %d is on CPU %s and has not moved to its mask %s, expected every vector to have settled.", v.Index, cpus(v.Effective), cpus(v.Affinity))
+		}
+		if off := v.Effective.Minus(o.Online); len(off) > 0 && (w.OfflineCPUs == nil || *w.OfflineCPUs != ruleAny) {
+			say("vector %d is on CPU %s, which is offline, expected only %s.", v.Index, cpus(off), cpus(o.Online))
+		}
+	}
+	return reasons
+}
+
+func each(o *result.Observation, get func(result.Vector) cpulist.List) []cpulist.List {
+	out := []cpulist.List{}
+	for _, v := range o.Vectors {
+		if v.Role == result.RoleQueue {
+			out = append(out, get(v))
+		}
+	}
+	return out
+}
+
+func equal(a, b []cpulist.List) bool {
+	return slices.EqualFunc(a, b, func(x, y cpulist.List) bool { return slices.Equal(x, y) })
+}
+
+// Row writes one CPU list per vector, "0, 2, 0, 3"; lists of several CPUs or none are bracketed.
+func Row(lists []cpulist.List) string {
+	if len(lists) == 0 {
+		return "none"
+	}
+	words := make([]string, len(lists))
+	for i, l := range lists {
+		words[i] = l.String()
+		if strings.Contains(words[i], ",") || words[i] == "" {
+			words[i] = "[" + words[i] + "]"
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+// cpus writes a list in a sentence.
+func cpus(l cpulist.List) string {
+	if len(l) == 0 {
+		return "none"
+	}
+	return l.String()
+}
+
+func sentence(s string) string { return strings.TrimRight(s, ".") + "." }
+
+// Aspects of an expectation: what an override can make meaningless.
+type aspect string
+
+const (
+	aspectPlacement aspect = "placement" // where the allocator puts vectors
+	aspectMasks     aspect = "masks"     // what the strategy asks for, and the branch it takes
+	aspectCounts    aspect = "counts"    // how many CPUs and vectors there are
+)
+
+// without returns the expectation less some aspects; dropped says which of them had been stated.
+func (e Expect) without(aspects ...aspect) (kept Expect, dropped []aspect) {
+	kept = e
+	drop := func(a aspect, field any) {
+		v := reflect.ValueOf(field).Elem()
+		if v.IsNil() || !slices.Contains(aspects, a) {
+			return
+		}
+		v.SetZero()
+		if !slices.Contains(dropped, a) {
+			dropped = append(dropped, a)
+		}
+	}
+	drop(aspectMasks, &kept.Branch)
+	if kept.Settled != nil {
+		o := *kept.Settled
+		kept.Settled = &o
+		for _, f := range []any{&o.HWC, &o.Queues, &o.Clustered, &o.IdleCPUs, &o.OneQueueOnCPU} {
+			drop(aspectPlacement, f)
+		}
+		for _, f := range []any{&o.HWCMask, &o.QueueMasks, &o.QueueHints, &o.QueuesWithin} {
+			drop(aspectMasks, f)
+		}
+		for _, f := range []any{&o.Online, &o.Vectors} {
+			drop(aspectCounts, f)
+		}
+	}
+	return kept, dropped
+}
+
+// over lays one expectation over another, field by field.
+func (e *Expect) over(base *Expect) *Expect {
+	if e == nil {
+		return base
+	}
+	if base == nil {
+		return e
+	}
+	out := *base
+	overlay(reflect.ValueOf(&out).Elem(), reflect.ValueOf(*e))
+	return &out
+}
+
+// overlay sets each field of dst that src states. A struct behind a pointer is laid over in a copy, so that dst's own stays as it was.
+func overlay(dst, src reflect.Value) {
+	for i := range src.NumField() {
+		from, to := src.Field(i), dst.Field(i)
+		switch {
+		case from.IsNil():
+		case from.Kind() == reflect.Pointer && from.Elem().Kind() == reflect.Struct && from.Type().Elem() == reflect.TypeFor[Observed]() && !to.IsNil():
+			merged := reflect.New(to.Type().Elem())
+			merged.Elem().Set(to.Elem())
+			overlay(merged.Elem(), from.Elem())
+			to.Set(merged)
+		default:
+			to.Set(from)
+		}
+	}
+}
+
+// problem is a contradiction between an expectation and its case, at a key below expect.
+type problem struct{ key, text string }
+
+// validate finds what can never hold of the case.
+func (e Expect) validate(c *Case) []problem {
+	var out []problem
+	say := func(key, format string, args ...any) { out = append(out, problem{key, fmt.Sprintf(format, args...)}) }
+	if e.Branch != nil && c.Driver == DriverVFIO && !slices.Contains(strategy.Branches(c.Strategy), *e.Branch) {
+		say("branch", "strategy %s has no branch %q; allowed: %s", c.Strategy, *e.Branch, quoted(strategy.Branches(c.Strategy)))
+	}
+	all := cpulist.Range(0, c.Shape.CPUs()-1)
+	for _, l := range e.observations() {
+		w := l.want
+		if w == nil {
+			continue
+		}
+		for key, lists := range map[string][]cpulist.List{"queues": w.Queues, "queue-masks": w.QueueMasks, "queue-hints": w.QueueHints} {
+			if lists != nil && len(lists) != c.Vectors-1 {
+				say(l.label+"."+key, "%d queue vectors are listed, but %d vectors make %d of them beside the HWC", len(lists), c.Vectors, c.Vectors-1)
+			}
+			for i, cpus := range lists {
+				if !cpus.Within(all) {
+					say(fmt.Sprintf("%s.%s.%d", l.label, key, i), "CPU %s is not in the shape; allowed: %s", cpus.Minus(all), all)
+				}
+			}
+		}
+		for key, list := range map[string]*cpulist.List{"online": w.Online, "hwc": w.HWC, "hwc-mask": w.HWCMask, "idle-cpus": w.IdleCPUs, "queues-within": w.QueuesWithin} {
+			if list != nil && !list.Within(all) {
+				say(l.label+"."+key, "CPU %s is not in the shape; allowed: %s", list.Minus(all), all)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b problem) int { return strings.Compare(a.key, b.key) })
+	return out
+}
+
+func quoted(words []string) string {
+	q := make([]string, len(words))
+	for i, w := range words {
+		q[i] = fmt.Sprintf("%q", w)
+	}
+	return strings.Join(q, ", ")
+}
+
+// describe writes an expectation in full, to tell two apart.
+func describe(e Expect) string {
+	b, err := json.Marshal(e)
+	if err != nil {
+		panic(err) // plain values marshal
+	}
+	return string(b)
+}

@@ -1,0 +1,111 @@
+package scenarios
+
+import (
+	_ "embed"
+	"encoding/json"
+	"reflect"
+	"strings"
+
+	"github.com/invopop/jsonschema"
+
+	"irqlab/guestagent/cpulist"
+	"irqlab/guestagent/strategy"
+)
+
+// published is the schema as editors fetch it from the repository. A test keeps it equal to what the types give.
+//
+//go:embed schema.json
+var published []byte
+
+// Schema is the JSON Schema (draft 2020-12) of scenario files, for editors: keys, types and closed sets. What needs arithmetic, such as an offline
+// CPU that the shape does not have, only Load finds.
+func Schema() []byte { return published }
+
+const cpuListPattern = `^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)?$`
+
+// generateSchema derives the schema from the types the loader fills.
+func generateSchema() ([]byte, error) {
+	r := reflector()
+	s := r.ReflectFromType(reflect.TypeFor[file]())
+	s.Title = "irqlab scenario"
+	b, err := json.MarshalIndent(s, "", "  ")
+	return append(b, '\n'), err
+}
+
+func reflector() *jsonschema.Reflector {
+	r := &jsonschema.Reflector{Anonymous: true, DoNotReference: true, Mapper: nil}
+	r.Mapper = mapType
+	return r
+}
+
+func schemaOf(t reflect.Type) *jsonschema.Schema {
+	if s := mapType(t); s != nil {
+		return s
+	}
+	s := reflector().ReflectFromType(t)
+	s.Version = ""
+	return s
+}
+
+// mapType gives the schema of types whose text form differs from their Go form; nil: derive it.
+func mapType(t reflect.Type) *jsonschema.Schema {
+	switch t {
+	case reflect.TypeFor[strategyName]():
+		return words(strategy.Names()...)
+	case reflect.TypeFor[driverName]():
+		return words(Drivers()...)
+	case reflect.TypeFor[irqchipName]():
+		return words(Irqchips()...)
+	case reflect.TypeFor[logRule]():
+		return words(ruleClean, ruleAny)
+	case reflect.TypeFor[pendingRule]():
+		return words(ruleNone, ruleAny)
+	case reflect.TypeFor[offlineRule]():
+		return words(ruleUnused, ruleAny)
+	case reflect.TypeFor[kernelSpec]():
+		return &jsonschema.Schema{Type: "string", MinLength: pointer(1)}
+	case reflect.TypeFor[shapeText]():
+		return pattern(`^(sockets|cores|threads|nodes|memory)=[0-9]+(M|G|MiB|GiB)?(,(sockets|cores|threads|nodes|memory)=[0-9]+(M|G|MiB|GiB)?)*$`)
+	case reflect.TypeFor[VectorCount]():
+		return either(pattern(`^online([+-][0-9]+)?$`), integer(1))
+	case reflect.TypeFor[deviceNode]():
+		return either(words("none"), integer(0))
+	case reflect.TypeFor[offlineList](), reflect.TypeFor[cpulist.List]():
+		return either(pattern(cpuListPattern), integer(0))
+	case reflect.TypeFor[profiles]():
+		return either(profileSchema(), &jsonschema.Schema{Type: "object", MinProperties: pointer(1), AdditionalProperties: profileSchema()})
+	case reflect.TypeFor[caseList]():
+		return &jsonschema.Schema{Type: "object", MinProperties: pointer(1), AdditionalProperties: schemaOf(reflect.TypeFor[caseBody]())}
+	}
+	if strings.HasPrefix(t.Name(), "many[") {
+		item := schemaOf(t.Elem())
+		return either(item, &jsonschema.Schema{Type: "array", Items: item, MinItems: pointer(1)})
+	}
+	return nil
+}
+
+func profileSchema() *jsonschema.Schema {
+	entry := pattern(`^(none|nvme:.+|virtio-blk:.+|vectors:.+)$`)
+	return either(entry, &jsonschema.Schema{Type: "array", Items: entry})
+}
+
+func words(allowed ...string) *jsonschema.Schema {
+	s := &jsonschema.Schema{Type: "string"}
+	for _, w := range allowed {
+		s.Enum = append(s.Enum, w)
+	}
+	return s
+}
+
+func pattern(p string) *jsonschema.Schema { return &jsonschema.Schema{Type: "string", Pattern: p} }
+
+func integer(low int) *jsonschema.Schema {
+	b, _ := json.Marshal(low)
+	return &jsonschema.Schema{Type: "integer", Minimum: json.Number(b)}
+}
+
+func either(options ...*jsonschema.Schema) *jsonschema.Schema {
+	return &jsonschema.Schema{AnyOf: options}
+}
+
+func pointer(n uint64) *uint64 { return &n }
