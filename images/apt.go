@@ -326,13 +326,14 @@ func runOwned(ctx context.Context, cmd *exec.Cmd, started func()) error {
 // followStatus reads apt's status lines, "dlstatus:FILE:PERCENT:TEXT", until the pipe closes.
 func followStatus(r io.Reader, what string, size int64, p Progress) {
 	const patience = 2 * time.Second // shorter operations are not worth a progress line
-	began := time.Now()
+	began, last := time.Now(), -1.0
 	s := bufio.NewScanner(r)
 	for s.Scan() {
 		percent, ok := parseStatus(s.Text())
-		if !ok || p == nil || time.Since(began) < patience {
+		if !ok || p == nil || percent == last || time.Since(began) < patience {
 			continue
 		}
+		last = percent
 		done, total := int64(percent), int64(100)
 		if size > 0 {
 			done, total = int64(percent/100*float64(size)), size

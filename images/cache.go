@@ -299,7 +299,7 @@ func (c *Cache) remove(ctx context.Context, kind, name string) error {
 func entryName(key string) string {
 	plain := func(r rune) rune {
 		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', strings.ContainsRune("._+~:-", r):
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', strings.ContainsRune("._+~-", r):
 			return r
 		}
 		return '_'

@@ -170,7 +170,9 @@ func initramfsRecords(release string, busybox []byte, modules []module, keys *ke
 	return records, nil
 }
 
-// writeInitramfs writes the archive as the kernel takes it.
+// writeInitramfs writes the archive as the kernel takes it, uncompressed: that reaches init first under TCG. Instructions from power-on to the agent,
+// 10^9, counted by QEMU 11.1.3 (-icount shift=0, 1 CPU, kernel 7.3.4), for 11.1 MB of archive: plain 1.46; lz4 (5.0 MB) 1.51; zstd, fastest (4.3 MB) 1.64;
+// zstd, best (3.8 MB) 1.62. It also asks nothing of the kernel's CONFIG_RD_*.
 func writeInitramfs(w io.Writer, records []cpio.Record) error {
 	a := cpio.Newc.Writer(w)
 	if err := cpio.WriteRecords(a, records); err != nil {

@@ -413,11 +413,15 @@ func parseModinfoStrings(data []byte) modinfo {
 	return info
 }
 
-// modulesOrder is the manifest the agent loads by: "name file.ko dep1,dep2" a line, in load order.
+// modulesOrder is the manifest the agent loads by: "name file.ko dep1,dep2" a line (the last field only where there are any), in load order.
 func modulesOrder(list []module) []byte {
 	var b bytes.Buffer
 	for _, m := range list {
-		fmt.Fprintf(&b, "%s %s.ko %s\n", m.Name, m.Name, strings.Join(m.Depends, ","))
+		fmt.Fprintf(&b, "%s %s.ko", m.Name, m.Name)
+		if len(m.Depends) > 0 {
+			b.WriteString(" " + strings.Join(m.Depends, ","))
+		}
+		b.WriteByte('\n')
 	}
 	return b.Bytes()
 }

@@ -276,7 +276,7 @@ func (c *Cache) fetchQEMU(ctx context.Context, p Progress) (QEMU, error) {
 		if x.QEMU == "" {
 			return QEMU{}, fmt.Errorf("%s has no package %s in %s (give --qemu PATH)", redact(x.Mirror), qemuPackage, qemuSuite)
 		}
-		entry, err := c.entry(ctx, qemuKind, x.QEMU, func(ctx context.Context, dir string) error { return c.buildQEMU(ctx, dir, x, p) })
+		entry, err := c.entry(ctx, qemuKind, withoutEpoch(x.QEMU), func(ctx context.Context, dir string) error { return c.buildQEMU(ctx, dir, x, p) })
 		if err == nil {
 			u, err := readUnpackedQEMU(entry)
 			if err != nil {
@@ -296,11 +296,22 @@ func (c *Cache) fetchQEMU(ctx context.Context, p Progress) (QEMU, error) {
 	}
 }
 
+// withoutEpoch makes a package version fit for a path that a loader splits at colons.
+func withoutEpoch(v string) string {
+	if _, rest, ok := strings.Cut(v, ":"); ok {
+		return rest
+	}
+	return v
+}
+
 // buildQEMU fetches QEMU with its dependencies and keeps what it needs to run a machine without a screen.
 func (c *Cache) buildQEMU(ctx context.Context, dir string, x *index, p Progress) error {
 	const need = 280 << 20 // packages, and what is unpacked of them before pruning
 	if err := c.needSpace(need); err != nil {
 		return err
+	}
+	if strings.ContainsAny(c.dir, ":;") {
+		return fmt.Errorf("cache %s: QEMU's loader cannot work in a directory with a colon or semicolon in its name (set IRQLAB_CACHE to another)", c.dir)
 	}
 	debs := filepath.Join(dir, ".debs")
 	if err := os.MkdirAll(filepath.Join(debs, "partial"), 0o700); err != nil {
