@@ -1,6 +1,7 @@
 package vfiouser
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -60,7 +61,7 @@ func (l *link) next(turn *atomic.Uint64) (h Header, body []byte, fds []int, err 
 			break
 		}
 		if err := l.fill(want); err != nil {
-			if err == io.EOF && l.w > l.r {
+			if errors.Is(err, io.EOF) && l.w > l.r {
 				err = fmt.Errorf("%w: the stream ends inside a message", ErrProtocol)
 			}
 			return h, nil, nil, err

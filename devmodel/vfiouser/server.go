@@ -49,15 +49,11 @@ type Device interface {
 	Trace() *trace.Recorder
 }
 
-// Timing of the server. QEMU waits five seconds for a reply and treats a later one as garbage that ends the device.
-const (
-	// replyLimit is how long after a request arrived a reply may still be sent.
-	replyLimit = 3500 * time.Millisecond
-	// watchInterval is how often a connection is checked for a request that is stuck.
-	watchInterval = 250 * time.Millisecond
-	// refuseAfter is how long a second client waits for the first to go.
-	refuseAfter = time.Second
-)
+// replyLimit is how long after a request arrived a reply may still be sent. QEMU waits five seconds and takes a later one for garbage, which ends the device.
+const replyLimit = 3500 * time.Millisecond
+
+// refuseAfter is how long a second client waits for the first to go.
+const refuseAfter = time.Second
 
 // Errors that end a connection.
 var (
@@ -146,10 +142,16 @@ var clientCount atomic.Uint64
 // ServeConn serves dev to one client until the client leaves (then the error is nil), ctx ends, or the client breaks the protocol. It closes conn, every
 // descriptor received and every mapping made, and tells dev that the client is gone.
 func ServeConn(ctx context.Context, conn *net.UnixConn, dev Device) error {
+	return serveConn(ctx, conn, dev, replyLimit)
+}
+
+func serveConn(ctx context.Context, conn *net.UnixConn, dev Device, limit time.Duration) error {
 	rec := dev.Trace()
 	client := clientCount.Add(1)
 	rec.Record(TraceConnect, client)
-	s := &session{link: link{conn: conn, buf: make([]byte, initialBuffer)}, dev: dev, mem: dev.Memory(), rec: rec, out: make([]byte, initialBuffer)}
+	s := &session{
+		link: link{conn: conn, buf: make([]byte, initialBuffer)}, dev: dev, mem: dev.Memory(), rec: rec, out: make([]byte, initialBuffer), limit: limit,
+	}
 
 	stopClose := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	done := make(chan struct{})
@@ -194,6 +196,7 @@ type session struct {
 	mem        *Memory
 	rec        *trace.Recorder
 	negotiated bool
+	limit      time.Duration
 	out        []byte // the reply being built: header, then body
 
 	// turn counts up when a request is taken up and again when it is done with: odd while one is in hand.
@@ -201,10 +204,11 @@ type session struct {
 	late atomic.Bool
 }
 
-// watch closes the connection when one request stays in hand for longer than replyLimit, be it in the device, in a body that does not come, or in a reply that is
+// watch closes the connection when one request stays in hand for longer than the limit, be it in the device, in a body that does not come, or in a reply that is
 // not read. It looks at a counter instead of arming a timer, so that it costs the requests nothing.
 func (s *session) watch(done <-chan struct{}) {
-	tick := time.NewTicker(watchInterval)
+	interval := s.limit / 14
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	var seen uint64
 	var since time.Time
@@ -216,7 +220,7 @@ func (s *session) watch(done <-chan struct{}) {
 			turn := s.turn.Load()
 			if turn != seen || turn%2 == 0 {
 				seen, since = turn, now
-			} else if now.Sub(since) > replyLimit-watchInterval {
+			} else if now.Sub(since) > s.limit-interval {
 				s.late.Store(true)
 				_ = s.conn.Close()
 				return
@@ -254,7 +258,7 @@ func (s *session) answer(h Header, body []byte, fds []int) error {
 	if h.Flags&flagNoReply != 0 {
 		return nil
 	}
-	if time.Since(s.arrived) > replyLimit {
+	if time.Since(s.arrived) > s.limit {
 		s.late.Store(true)
 		return ErrLate
 	}
