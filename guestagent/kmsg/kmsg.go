@@ -16,7 +16,7 @@ import (
 // recordSize is larger than the kernel's own bound on one formatted record (PRINTK_MESSAGE_MAX, 2 KiB), which escaping may quadruple.
 const recordSize = 16 << 10
 
-// ParseRecord reads "prefix,seq,usec,flags[,…];text\n KEY=value…". Continuation lines are dropped; \xNN escapes are kept as they are.
+// ParseRecord reads "prefix,seq,usec,flags[,…];text\n KEY=value…". The KEY=value lines are dropped.
 func ParseRecord(b []byte) (agentapi.LogRecord, error) {
 	head, body, ok := bytes.Cut(b, []byte(";"))
 	if !ok {
@@ -39,7 +39,23 @@ func ParseRecord(b []byte) (agentapi.LogRecord, error) {
 		return agentapi.LogRecord{}, fmt.Errorf("kernel log record %.40q: time: %w", b, err)
 	}
 	text, _, _ := bytes.Cut(body, []byte("\n"))
-	return agentapi.LogRecord{Seq: seq, Seconds: float64(usec) / 1e6, Level: int(prefix & 7), Text: strings.ToValidUTF8(string(text), "�")}, nil
+	return agentapi.LogRecord{Seq: seq, Seconds: float64(usec) / 1e6, Level: int(prefix & 7), Text: unescape(text)}, nil
+}
+
+// unescape turns the \xNN of backslashes and of bytes above ASCII back; control characters stay escaped, since the text ends up on terminals.
+func unescape(text []byte) string {
+	out := make([]byte, 0, len(text))
+	for i := 0; i < len(text); i++ {
+		if text[i] == '\\' && i+4 <= len(text) && text[i+1] == 'x' {
+			if c, err := strconv.ParseUint(string(text[i+2:i+4]), 16, 8); err == nil && (c == '\\' || c >= 0x80) {
+				out = append(out, byte(c))
+				i += 3
+				continue
+			}
+		}
+		out = append(out, text[i])
+	}
+	return strings.ToValidUTF8(string(out), "\uFFFD")
 }
 
 // Read returns the records after sequence number after (0: all), without waiting for new ones. Lost says that records between after and the

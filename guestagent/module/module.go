@@ -129,7 +129,7 @@ func (l Loader) Load(name, params string) ([]string, error) {
 	}
 	closure, ok := manifest.Closure(name)
 	if !ok {
-		return nil, fault.New(agentapi.CodeNotFound, "module %q is neither in this image nor built into the kernel; the image has %s", name, manifest.names())
+		return nil, fault.New(agentapi.CodeNotFound, "module %q is not in this image and not visibly built into the kernel; the image has %s", name, manifest.names())
 	}
 	var done []string
 	for _, e := range closure {
