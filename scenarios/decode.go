@@ -344,6 +344,31 @@ func scalarText(n ast.Node) (string, bool) {
 		return n.Value.Value, true
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
 		return n.GetToken().Value, true
+	case *ast.MappingNode:
+		if len(n.Values) == 1 {
+			return scalarText(n.Values[0])
+		}
+	case *ast.MappingValueNode:
+		return rejoin(n)
+	}
+	return "", false
+}
+
+// rejoin undoes the parser's splitting of a plain word at its colon in a list within braces, as in {kernel: [debian:7.3]}: YAML wants a space
+// after the colon of a key.
+func rejoin(n *ast.MappingValueNode) (string, bool) {
+	key, keyIsWord := n.Key.(*ast.StringNode)
+	value := n.Value.GetToken()
+	if !keyIsWord || value == nil || n.Start == nil || key.Token.Type != token.StringType || value.Type == token.DoubleQuoteType || value.Type == token.SingleQuoteType {
+		return "", false
+	}
+	colon := n.Start.Position
+	if p := value.Position; p.Line != colon.Line || p.Column != colon.Column+1 {
+		return "", false
+	}
+	switch n.Value.(type) {
+	case *ast.StringNode, *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+		return key.Value + ":" + value.Value, true
 	}
 	return "", false
 }

@@ -1,0 +1,249 @@
+package scenarios
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestLoadErrors(t *testing.T) {
+	for _, tc := range []struct {
+		what string
+		yaml string
+		want []string // whole lines
+	}{
+		{"unknown key", "name: x\nstratgy: linear\n", []string{
+			`f.yaml:2:1: stratgy: unknown key; allowed: name, title, question, text, source, kernel, shape, strategy, driver, vectors, device-node, irqchip, ` +
+				`pressure, offline, expect, cases; did you mean "strategy"?`}},
+		{"unknown strategy", "name: x\nstrategy: linaer\n", []string{
+			`f.yaml:2:11: strategy: unknown strategy "linaer"; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node; did you mean "linear"?`}},
+		{"unknown strategy in a list", "name: x\nstrategy:\n  - linear\n  - xyzzy\n", []string{
+			`f.yaml:4:5: strategy.1: unknown strategy "xyzzy"; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node`}},
+		{"unknown key in a case", "name: x\ncases:\n  a:\n    strategy: linear\n    expect:\n      settled:\n        queue: [0]\n", []string{
+			`f.yaml:7:9: cases.a.expect.settled.queue: unknown key; allowed: online, vectors, hwc, queues, hwc-mask, queue-masks, queue-hints, clustered, ` +
+				`idle-cpus, own-cpu, queues-within, pending, offline-cpus; did you mean "queues"?`}},
+		{"unknown label", "name: x\nstrategy: linear\nexpect: {setled: {hwc: 0}}\n", []string{
+			`f.yaml:3:10: expect.setled: unknown key; allowed: branch, log, settled; did you mean "settled"?`}},
+		{"several at once, in the file's order", "name: x\ndriver: vfoi\nvectors: many\nirqchip: msx\n", []string{
+			`f.yaml:2:9: driver: unknown driver "vfoi"; allowed: vfio, mana; did you mean "vfio"?`,
+			`f.yaml:3:10: vectors: "many" is no vector count; allowed: 1 to 2048, or online+N, online-N`,
+			`f.yaml:4:10: irqchip: unknown irqchip "msx"; allowed: msi, remapped; did you mean "msi"?`}},
+		{"no name", "strategy: linear\n", []string{`f.yaml:1:1: name: the scenario has no name; add name: WORD`}},
+		{"bad name", "name: Low VCPU\nstrategy: linear\n", []string{`f.yaml:1:7: name: "Low VCPU" is ` + nameProblem}},
+		{"bad case name", "name: x\nstrategy: linear\ncases: {../a: {}}\n", []string{`f.yaml:3:9: cases.../a: ` + nameProblem}},
+		{"no strategy", "name: x\ncases:\n  a: {vectors: 3}\n", []string{
+			`f.yaml:1:1: strategy: driver vfio needs a strategy; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node`}},
+		{"strategy with mana", "name: x\ndriver: mana\nstrategy: linear\n", []string{
+			`f.yaml:3:11: strategy: driver mana spreads its vectors itself, so linear cannot be applied; leave strategy out, or use driver vfio`}},
+		{"no value", "name: x\nstrategy:\n", []string{`f.yaml:2:1: strategy: no value is given`}},
+		{"impossible shape", "name: x\nstrategy: linear\nshape: cores=2,nodes=3\n", []string{
+			`f.yaml:3:8: shape: shape "cores=2,nodes=3": nodes=3 is impossible with 2 cores: a node holds at least one whole core; allowed: 1 to 2`}},
+		{"vectors out of range", "name: x\nstrategy: linear\nvectors: [0, 2049]\n", []string{
+			`f.yaml:3:11: vectors.0: "0" is no vector count; allowed: 1 to 2048, or online+N, online-N`,
+			`f.yaml:3:14: vectors.1: "2049" is no vector count; allowed: 1 to 2048, or online+N, online-N`}},
+		{"relative vectors out of range", "name: x\nstrategy: linear\nvectors: online-4\n", []string{`f.yaml:3:10: vectors: 0 vectors are impossible; allowed: 1 to 2048`}},
+		{"CPU 0 offline", "name: x\nstrategy: linear\noffline: 0-1\n", []string{`f.yaml:3:10: offline: CPU 0 cannot be taken offline; allowed: CPUs of 1-3`}},
+		{"offline outside the shape", "name: x\nstrategy: linear\ncases:\n  a:\n    offline: 3-5\n", []string{
+			`f.yaml:5:14: cases.a.offline: CPU 4-5 is not in the shape, which has CPUs 0-3`}},
+		{"device node", "name: x\nstrategy: linear\ndevice-node: 1\n", []string{`f.yaml:3:14: device-node: node 1 is not in the shape; allowed: none, 0`}},
+		{"device node word", "name: x\nstrategy: linear\ndevice-node: nil\n", []string{`f.yaml:3:14: device-node: "nil" is no node; allowed: a node number, or none`}},
+		{"pressure kind", "name: x\nstrategy: linear\npressure:\n  - nvme:queues=4\n  - nmve:queues=4\n", []string{
+			`f.yaml:5:5: pressure.1: pressure "nmve:queues=4": unknown kind "nmve"; allowed: nvme, virtio-blk, vectors; did you mean "nvme"?`}},
+		{"pressure on an offline CPU", "name: x\nstrategy: linear\noffline: 3\npressure: vectors:before=hwc,cpu0-3=1\n", []string{
+			`f.yaml:4:11: pressure: "vectors:before=hwc,cpu0-3=1": CPU 3 is not online; allowed: 0-2`}},
+		{"vectors pressure with mana", "name: x\ndriver: mana\npressure: vectors:before=hwc,cpu0=1\n", []string{
+			`f.yaml:3:11: pressure: "vectors:before=hwc,cpu0=1" needs driver vfio: with driver mana nothing in the guest could own the vectors; ` +
+				`use a neighbour, as in nvme:queues=4`}},
+		{"two entries for a moment", "name: x\nstrategy: linear\npressure: [\"vectors:before=hwc,cpu0=1\", \"vectors:before=hwc,cpu1=1\"]\n", []string{
+			`f.yaml:3:41: pressure.1: pressure "vectors:before=hwc,cpu1=1": there is an entry with before=hwc already; put all CPUs into one`}},
+		{"too few queues expected", "name: x\nstrategy: linear\nvectors: 5\nexpect: {settled: {queues: [0, 1]}}\n", []string{
+			`f.yaml:4:20: expect.settled.queues: 2 queue vectors are listed, but 5 vectors make 4 of them beside the HWC`}},
+		{"expected CPU outside", "name: x\nstrategy: linear\nexpect: {settled: {hwc: 9}}\n", []string{`f.yaml:3:25: expect.settled.hwc: CPU 9 is not in the shape; allowed: 0-3`}},
+		{"branch of another strategy", "name: x\nstrategy: linear\nexpect: {branch: numa-aware}\n", []string{
+			`f.yaml:3:18: expect.branch: strategy linear has no branch "numa-aware"; allowed: "linear"`}},
+		{"a rule", "name: x\nstrategy: linear\nexpect: {log: dirty}\n", []string{`f.yaml:3:15: expect.log: unknown rule "dirty"; allowed: clean, any`}},
+		{"bool", "name: x\nstrategy: linear\nexpect: {settled: {clustered: maybe}}\n", []string{
+			`f.yaml:3:31: expect.settled.clustered: "maybe" is neither; allowed: true, false`}},
+		{"wrong kind", "name: x\nstrategy: {a: b}\n", []string{`f.yaml:2:1: strategy: want a single value, got keys with values`}},
+		{"wrong kind, list", "name: [x]\nstrategy: linear\n", []string{`f.yaml:1:1: name: want a single value, got a list`}},
+		{"wrong kind, root", "- a\n", []string{`f.yaml:1:1: want keys with values, got a list`}},
+		{"alias", "name: &n x\nstrategy: linear\n", []string{`f.yaml:1:1: name: want a single value, got an anchor or alias, which scenarios do not use`}},
+		{"too many cases", "name: x\nstrategy: linear\nvectors: [" + strings.Repeat("5,", 4096) + "5]\n", []string{
+			`f.yaml:1:1: cases: the lists multiply to more than 4096 cases`}},
+		{"empty", "# nothing\n", []string{"f.yaml:1:1: the file is empty"}},
+		{"two documents", "name: x\nstrategy: linear\n---\nname: y\n", []string{`f.yaml:4:5: a second document; a file holds one scenario`}},
+		{"too large", "#" + strings.Repeat("x", maxFile), []string{"f.yaml:1:1: the file has 262145 bytes; allowed: 262144"}},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			_, err := Load("f.yaml", []byte(tc.yaml))
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			if got := strings.Split(err.Error(), "\n"); !slices.Equal(got, tc.want) {
+				t.Errorf("got\n %s\nwant\n %s", strings.Join(got, "\n "), strings.Join(tc.want, "\n "))
+			}
+			var one *Error
+			if !errors.As(err, &one) || one.Line < 1 || one.Column < 1 {
+				t.Errorf("no position: %+v", one)
+			}
+		})
+	}
+}
+
+// TestLoadSyntaxErrors asks only for the position: the words are the YAML parser's.
+func TestLoadSyntaxErrors(t *testing.T) {
+	for yaml, at := range map[string]string{
+		"name: x\nname: y\n":               "f.yaml:2:1: not YAML: ",
+		"name: x\nstrategy: [linear\n":     "f.yaml:2:11: not YAML: ",
+		"name: x\n  strategy: linear\n":    "f.yaml:",
+		"name: x\nstrategy: linear\n\t- a": "f.yaml:",
+	} {
+		if _, err := Load("f.yaml", []byte(yaml)); err == nil || !strings.HasPrefix(err.Error(), at) {
+			t.Errorf("%q: %v, want %s…", yaml, err, at)
+		}
+	}
+}
+
+func TestExpand(t *testing.T) {
+	for _, tc := range []struct {
+		what, yaml string
+		want       string
+	}{
+		{"defaults", "name: x\nstrategy: linear\n", "linear: linear vfio 1x2x2 5 node 0 msi [] off [] debian:7.3"},
+		{"driver mana", "name: x\ndriver: mana\n", "mana:  mana 1x2x2 5 node 0 msi [] off [] debian:7.3"},
+		{"strategies x vectors", "name: x\nstrategy: [linear, unset]\nvectors: [3, online]\n",
+			"linear/3-vectors: linear vfio 1x2x2 3 node 0 msi [] off [] debian:7.3\n" +
+				"linear/online-vectors: linear vfio 1x2x2 4 node 0 msi [] off [] debian:7.3\n" +
+				"unset/3-vectors: unset vfio 1x2x2 3 node 0 msi [] off [] debian:7.3\n" +
+				"unset/online-vectors: unset vfio 1x2x2 4 node 0 msi [] off [] debian:7.3"},
+		{"profiles, and a case that overrides", "name: x\nstrategy: linear\npressure: {none: none, disk: nvme:queues=2}\ncases:\n" +
+			"  a: {vectors: 2}\n  b: {pressure: none, offline: '3', kernel: [debian:6.18, /boot/vmlinuz-1]}\n",
+			"a/none: linear vfio 1x2x2 2 node 0 msi [] off [] debian:7.3\n" +
+				"a/disk: linear vfio 1x2x2 2 node 0 msi [nvme:queues=2] off [] debian:7.3\n" +
+				"b/debian:6.18: linear vfio 1x2x2 4 node 0 msi [] off [3] debian:6.18\n" +
+				"b/vmlinuz-1: linear vfio 1x2x2 4 node 0 msi [] off [3] /boot/vmlinuz-1"},
+		{"words with colons in braces", "name: x\ncases: {a: {strategy: linear, kernel: [debian:6.18, debian:trixie], pressure: [nvme:queues=1]}}\n",
+			"a/debian:6.18: linear vfio 1x2x2 5 node 0 msi [nvme:queues=1] off [] debian:6.18\n" +
+				"a/debian:trixie: linear vfio 1x2x2 5 node 0 msi [nvme:queues=1] off [] debian:trixie"},
+		{"everything", "name: x\nstrategy: linear\nshape: ['cores=1,threads=1', 'sockets=2,nodes=2']\ndevice-node: [none, 0]\nirqchip: [msi, remapped]\nvectors: 2\n",
+			"1x1x1/node-none/msi: linear vfio 1x1x1 2 node -1 msi [] off [] debian:7.3\n" +
+				"1x1x1/node-none/remapped: linear vfio 1x1x1 2 node -1 remapped [] off [] debian:7.3\n" +
+				"1x1x1/node-0/msi: linear vfio 1x1x1 2 node 0 msi [] off [] debian:7.3\n" +
+				"1x1x1/node-0/remapped: linear vfio 1x1x1 2 node 0 remapped [] off [] debian:7.3\n" +
+				"2x2x2-2nodes/node-none/msi: linear vfio 2x2x2 2 node -1 msi [] off [] debian:7.3\n" +
+				"2x2x2-2nodes/node-none/remapped: linear vfio 2x2x2 2 node -1 remapped [] off [] debian:7.3\n" +
+				"2x2x2-2nodes/node-0/msi: linear vfio 2x2x2 2 node 0 msi [] off [] debian:7.3\n" +
+				"2x2x2-2nodes/node-0/remapped: linear vfio 2x2x2 2 node 0 remapped [] off [] debian:7.3"},
+		{"same value twice", "name: x\nstrategy: [linear, linear]\n", "linear: linear vfio 1x2x2 5 node 0 msi [] off [] debian:7.3\nlinear-2: linear vfio 1x2x2 5 node 0 msi [] off [] debian:7.3"},
+		{"a case may go to the kernel's driver", "name: x\nstrategy: linear\ncases:\n  a: {}\n  b: {driver: mana}\n",
+			"a: linear vfio 1x2x2 5 node 0 msi [] off [] debian:7.3\nb:  mana 1x2x2 5 node 0 msi [] off [] debian:7.3"},
+	} {
+		s, err := Load("f.yaml", []byte(tc.yaml))
+		if err != nil {
+			t.Errorf("%s: %v", tc.what, err)
+			continue
+		}
+		if got := listing(s.cases); got != tc.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", tc.what, got, tc.want)
+		}
+	}
+}
+
+func listing(cases []Case) string {
+	var lines []string
+	for _, c := range cases {
+		lines = append(lines, fmt.Sprintf("%s: %s %s %dx%dx%d %d node %d %s %v off [%s] %s",
+			c.Name, c.Strategy, c.Driver, c.Shape.Sockets, c.Shape.Cores, c.Shape.Threads, c.Vectors, c.DeviceNode, c.Irqchip, c.Pressure.Strings(), c.Offline, c.Kernel))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestExpectationsMerge(t *testing.T) {
+	s, err := Load("f.yaml", []byte("name: x\nstrategy: linear\nexpect:\n  log: any\n  settled: {hwc: 0, clustered: false}\ncases:\n  a: {}\n  b: {expect: {branch: linear, settled: {hwc: '1', idle-cpus: ''}}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{
+		`{"log":"any","settled":{"hwc":"0","clustered":false}}`,
+		`{"branch":"linear","log":"any","settled":{"hwc":"1","clustered":false,"idle-cpus":""}}`,
+	} {
+		if got := describe(s.cases[i].Expect); got != want {
+			t.Errorf("case %s expects %s, want %s", s.cases[i].Name, got, want)
+		}
+	}
+}
+
+func TestVectorCount(t *testing.T) {
+	for text, want := range map[string]string{"5": "5", "online": "online", "online+1": "online+1", "online-2": "online-2", "online+0": "online",
+		"0": "", "-1": "", "+1": "", "online1": "", "online+": "", "online+9999": "", "2048": "2048", "2049": "", "0x5": "", "": ""} {
+		var v VectorCount
+		err := v.UnmarshalText([]byte(text))
+		if (err == nil) != (want != "") {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		if got, _ := v.MarshalText(); err == nil && string(got) != want {
+			t.Errorf("%q written back: %s, want %s", text, got, want)
+		}
+	}
+	if n := (VectorCount{Online: true, N: 1}).Of(5); n != 6 {
+		t.Errorf("online+1 of 5 = %d", n)
+	}
+}
+
+func FuzzLoad(f *testing.F) {
+	for _, name := range Shipped() {
+		data, err := Source(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Add([]byte("name: x\nstrategy: [linear, unset]\npressure: {a: none, b: ['nvme:queues=4']}\nexpect: {log: any, settled: {queues: [0]}}\n"))
+	f.Add([]byte("name: &a x\ncases: *a\n<<: {}\n---\n"))
+	f.Add([]byte("? [a]\n: !!binary |\n  x\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, err := Load("f.yaml", data)
+		if err != nil {
+			var errs Errors
+			if !errors.As(err, &errs) || len(errs) == 0 {
+				t.Fatalf("%v is no Errors", err)
+			}
+			for _, e := range errs {
+				if e.Line < 1 || e.Column < 0 || e.Problem == "" {
+					t.Fatalf("%+v", e)
+				}
+			}
+			return
+		}
+		cases, _, err := s.Plan(Overrides{})
+		if err != nil || len(cases) == 0 {
+			t.Fatalf("a valid scenario plans to %d cases: %v", len(cases), err)
+		}
+		slugs := map[string]bool{}
+		for _, c := range cases {
+			if slugs[c.Slug()] || strings.ContainsAny(c.Slug(), "/\\ ") || c.Slug() == ".." || c.Slug() == "." {
+				t.Fatalf("slug %q of case %q", c.Slug(), c.Name)
+			}
+			slugs[c.Slug()] = true
+			if c.Vectors < 1 || c.Shape.Validate() != nil || !c.Offline.Within(c.Shape.Topology(nil).Online) {
+				t.Fatalf("impossible case %+v", c)
+			}
+		}
+	})
+}
+
+func BenchmarkLoad(b *testing.B) {
+	data, err := Source("alternatives")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Load("f.yaml", data); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
