@@ -1,0 +1,196 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"irqlab/guestagent/agentapi"
+	"irqlab/guestagent/cpulist"
+)
+
+// Agent is the guest's PID 1, reached over SSH on a virtio-serial port. Its methods may be called from several goroutines.
+// A failure that the guest reports is an *agentapi.Error; any other error means that the channel is gone.
+type Agent struct {
+	ssh    *ssh.Client
+	client *agentapi.Client
+}
+
+// SSHConfig is how to authenticate to a guest made from the image with these keys: the client's private key file, and the one host key to accept
+// as a line of an authorized_keys file.
+func SSHConfig(clientKey, hostKey string) (*ssh.ClientConfig, error) {
+	pem, err := os.ReadFile(clientKey)
+	if err != nil {
+		return nil, fmt.Errorf("guest's SSH key: %w", err)
+	}
+	signer, err := ssh.ParsePrivateKey(pem)
+	if err != nil {
+		return nil, fmt.Errorf("guest's SSH key %s: %w", clientKey, err)
+	}
+	host, _, _, _, err := ssh.ParseAuthorizedKey([]byte(hostKey))
+	if err != nil {
+		return nil, fmt.Errorf("guest's host key %q: %w", hostKey, err)
+	}
+	return &ssh.ClientConfig{
+		User:              agentapi.User,
+		Auth:              []ssh.AuthMethod{ssh.PublicKeys(signer)},
+		HostKeyCallback:   ssh.FixedHostKey(host),
+		HostKeyAlgorithms: []string{host.Type()},
+	}, nil
+}
+
+// DialSSH opens an SSH connection over a byte stream that leads to a guest; ctx bounds the handshake.
+func DialSSH(ctx context.Context, stream io.ReadWriteCloser, cfg *ssh.ClientConfig) (*ssh.Client, error) {
+	stop := context.AfterFunc(ctx, func() { stream.Close() })
+	conn, chans, reqs, err := ssh.NewClientConn(streamConn{stream}, "guest", cfg)
+	if !stop() {
+		return nil, fmt.Errorf("SSH handshake with the guest: %w", context.Cause(ctx))
+	}
+	if err != nil {
+		stream.Close()
+		return nil, fmt.Errorf("SSH handshake with the guest: %w", err)
+	}
+	return ssh.NewClient(conn, chans, reqs), nil
+}
+
+// streamConn makes a net.Conn of a byte stream, which is all that x/crypto/ssh needs of one.
+type streamConn struct{ io.ReadWriteCloser }
+
+type guestAddr struct{}
+
+func (guestAddr) Network() string { return "virtio-serial" }
+func (guestAddr) String() string  { return "guest" }
+
+func (streamConn) LocalAddr() net.Addr              { return guestAddr{} }
+func (streamConn) RemoteAddr() net.Addr             { return guestAddr{} }
+func (streamConn) SetDeadline(time.Time) error      { return nil }
+func (streamConn) SetReadDeadline(time.Time) error  { return nil }
+func (streamConn) SetWriteDeadline(time.Time) error { return nil }
+
+// subsystem is the agent API's channel: one SSH session's standard streams.
+type subsystem struct {
+	io.Reader
+	io.WriteCloser
+	session *ssh.Session
+}
+
+func (s subsystem) Close() error { return s.session.Close() }
+
+func newAgent(ctx context.Context, client *ssh.Client) (*Agent, error) {
+	session, err := client.NewSession()
+	if err != nil {
+		return nil, fmt.Errorf("guest agent: SSH session: %w", err)
+	}
+	in, err := session.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("guest agent: %w", err)
+	}
+	out, err := session.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("guest agent: %w", err)
+	}
+	if err := session.RequestSubsystem(agentapi.SubsystemName); err != nil {
+		return nil, fmt.Errorf("guest agent: SSH subsystem %s: %w", agentapi.SubsystemName, err)
+	}
+	return &Agent{ssh: client, client: agentapi.NewClient(subsystem{out, in, session})}, nil
+}
+
+// close drops the connection, which also ends a call that is under way.
+func (a *Agent) close() error { return a.ssh.Close() }
+
+// SSH is the connection the agent is reached by: more sessions (a shell, a command) may be opened on it.
+func (a *Agent) SSH() *ssh.Client { return a.ssh }
+
+// call asks the agent for one method and returns its typed answer.
+func call[Result any](ctx context.Context, a *Agent, method string, params any) (Result, error) {
+	var r Result
+	err := a.client.Call(ctx, method, params, &r)
+	return r, err
+}
+
+// Info describes the guest: kernel, command line, CPUs and nodes as they are now.
+func (a *Agent) Info(ctx context.Context) (agentapi.Info, error) {
+	return call[agentapi.Info](ctx, a, agentapi.MethodInfo, agentapi.InfoParams{Version: agentapi.Version})
+}
+
+// LoadModule inserts a kernel module of the image after those it depends on, and returns the names inserted.
+func (a *Agent) LoadModule(ctx context.Context, name, params string) ([]string, error) {
+	r, err := call[agentapi.LoadModuleResult](ctx, a, agentapi.MethodLoadModule, agentapi.LoadModuleParams{Name: name, Params: params})
+	return r.Loaded, err
+}
+
+// UnloadModule removes a kernel module.
+func (a *Agent) UnloadModule(ctx context.Context, name string) error {
+	_, err := call[agentapi.Empty](ctx, a, agentapi.MethodUnloadModule, agentapi.UnloadModuleParams{Name: name})
+	return err
+}
+
+// OpenFunction binds a PCI function to vfio-pci and opens it from user space, without a vector yet.
+func (a *Agent) OpenFunction(ctx context.Context, p agentapi.OpenFunctionParams) (agentapi.FunctionInfo, error) {
+	return call[agentapi.FunctionInfo](ctx, a, agentapi.MethodOpenFunction, p)
+}
+
+// AddVectors enables count MSI-X vectors of an opened function one at a time, and returns all that are enabled, by ascending index.
+func (a *Agent) AddVectors(ctx context.Context, address string, first, count int) ([]agentapi.Vector, error) {
+	r, err := call[agentapi.AddVectorsResult](ctx, a, agentapi.MethodAddVectors, agentapi.AddVectorsParams{Address: address, First: first, Count: count})
+	return r.Vectors, err
+}
+
+// FunctionIRQs lists the interrupts of a function bound to any driver.
+func (a *Agent) FunctionIRQs(ctx context.Context, address string) ([]agentapi.Vector, error) {
+	r, err := call[agentapi.AddVectorsResult](ctx, a, agentapi.MethodFunctionIRQs, agentapi.FunctionIRQsParams{Address: address})
+	return r.Vectors, err
+}
+
+// CloseFunction frees an opened function's vectors and gives the function back.
+func (a *Agent) CloseFunction(ctx context.Context, address string) error {
+	_, err := call[agentapi.Empty](ctx, a, agentapi.MethodCloseFunction, agentapi.CloseFunctionParams{Address: address})
+	return err
+}
+
+// Apply has the guest compute a strategy's masks from its own topology and write them.
+func (a *Agent) Apply(ctx context.Context, p agentapi.ApplyParams) (agentapi.ApplyResult, error) {
+	return call[agentapi.ApplyResult](ctx, a, agentapi.MethodApply, p)
+}
+
+// Occupy tops up the number of device interrupt vectors that sit on each CPU with vectors of an opened function.
+func (a *Agent) Occupy(ctx context.Context, address string, levels map[int]int) (agentapi.OccupyResult, error) {
+	return call[agentapi.OccupyResult](ctx, a, agentapi.MethodOccupy, agentapi.OccupyParams{Address: address, Levels: levels})
+}
+
+// SetCPU takes a CPU on- or offline through sysfs and returns the CPUs online afterwards.
+func (a *Agent) SetCPU(ctx context.Context, cpu int, online bool) (cpulist.List, error) {
+	r, err := call[agentapi.SetCPUResult](ctx, a, agentapi.MethodSetCPU, agentapi.SetCPUParams{CPU: cpu, Online: online})
+	return r.Online, err
+}
+
+// Observe reads what the kernel says about the given IRQs.
+func (a *Agent) Observe(ctx context.Context, irqs []int) (agentapi.Observation, error) {
+	return call[agentapi.Observation](ctx, a, agentapi.MethodObserve, agentapi.ObserveParams{IRQs: irqs})
+}
+
+// Await waits until every IRQ's total count has risen above the given one.
+func (a *Agent) Await(ctx context.Context, above map[int]uint64, timeout time.Duration) (agentapi.Observation, error) {
+	return call[agentapi.Observation](ctx, a, agentapi.MethodAwait, agentapi.AwaitParams{Above: above, TimeoutMS: int(timeout.Milliseconds())})
+}
+
+// Log returns kernel log records with a sequence number above after; 0 returns all.
+func (a *Agent) Log(ctx context.Context, after uint64) (agentapi.LogResult, error) {
+	return call[agentapi.LogResult](ctx, a, agentapi.MethodLog, agentapi.LogParams{After: after})
+}
+
+// Links lists the guest's network interfaces.
+func (a *Agent) Links(ctx context.Context) ([]agentapi.Link, error) {
+	r, err := call[agentapi.LinksResult](ctx, a, agentapi.MethodLinks, agentapi.Empty{})
+	return r.Links, err
+}
+
+// SetLink changes a network interface and returns its new state.
+func (a *Agent) SetLink(ctx context.Context, p agentapi.SetLinkParams) (agentapi.Link, error) {
+	return call[agentapi.Link](ctx, a, agentapi.MethodSetLink, p)
+}

@@ -1,0 +1,351 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"irqlab/guestagent/agentapi"
+	"irqlab/lab"
+	"irqlab/lab/machine"
+	"irqlab/lab/qemu"
+	"irqlab/lab/qemu/klog"
+	"irqlab/scenarios"
+	"irqlab/scenarios/result"
+)
+
+const (
+	pressureSlot = "pressure"
+	hotPlug      = 10 * time.Second // for a plugged function to appear in the guest
+	diagnosis    = 20 * time.Second // for what a hung guest still tells
+)
+
+// experiment is one case on its way to a result.
+type experiment struct {
+	opts Options
+	c    *scenarios.Case
+	out  result.Case
+
+	began  time.Time
+	booted time.Time
+	vm     *lab.VM
+	fn     *lab.Function
+}
+
+func newResult(c *scenarios.Case) result.Case {
+	r := result.Case{
+		Scenario: c.Scenario, Name: c.Name, Notes: c.Notes,
+		KernelSpec: c.Kernel, Driver: c.Driver, Strategy: c.Strategy, Irqchip: c.Irqchip, Shape: c.Shape,
+		Vectors: c.Vectors, Pressure: c.Pressure.Strings(), Start: "cold",
+	}
+	if c.DeviceNode != scenarios.NoNode {
+		node := c.DeviceNode
+		r.DeviceNode = &node
+	}
+	return r
+}
+
+// runCase boots a VM for one case, runs its experiment, and judges the result.
+func runCase(ctx context.Context, c *scenarios.Case, o Options) result.Case {
+	limit := o.Timeout
+	if limit == 0 {
+		limit = DefaultTimeout(c.Shape.CPUs())
+	}
+	e := &experiment{opts: o, c: c, out: newResult(c), began: time.Now()}
+	timed, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the case was not done after %s (--timeout)", limit))
+	defer cancel()
+	err := e.run(timed)
+	if err != nil && e.vm != nil && ctx.Err() == nil {
+		err = e.explain(ctx, err)
+	}
+	e.finish(ctx, err)
+	return e.out
+}
+
+func (e *experiment) stage(s string) { e.opts.status(Status{Case: e.c, Stage: s}) }
+
+// run is the experiment in time order: the HWC vector comes first, then other devices' vectors, then the queue vectors.
+func (e *experiment) run(ctx context.Context) error {
+	if err := e.boot(ctx); err != nil {
+		return err
+	}
+	if err := e.attach(ctx); err != nil {
+		return err
+	}
+	if e.c.Driver != scenarios.DriverVFIO {
+		return fmt.Errorf("driver %s: irqlab cannot run it yet; use --driver %s", e.c.Driver, scenarios.DriverVFIO)
+	}
+	return e.spread(ctx)
+}
+
+// attach gives the guest its function once the case's CPUs are offline.
+func (e *experiment) attach(ctx context.Context) error {
+	info, err := e.vm.Agent.Info(ctx)
+	if err != nil {
+		return err
+	}
+	e.out.Kernel = info.Release
+	e.out.Online = info.CPUs.Online
+	for _, cpu := range e.c.Offline {
+		e.stage(fmt.Sprintf("taking CPU %d offline", cpu))
+		if e.out.Online, err = e.vm.Agent.SetCPU(ctx, cpu, false); err != nil {
+			return err
+		}
+	}
+	e.stage("attaching the function")
+	e.fn, err = e.vm.Attach(ctx, lab.FunctionConfig{Vectors: e.c.Vectors})
+	return err
+}
+
+// Boot starts the VM of a case, takes its CPUs offline and attaches its function, and leaves the rest to the caller.
+func Boot(ctx context.Context, c *scenarios.Case, o Options) (*lab.VM, error) {
+	e := &experiment{opts: o, c: c}
+	err := e.boot(ctx)
+	if err == nil {
+		err = e.attach(ctx)
+	}
+	if err != nil && e.vm != nil {
+		err = errors.Join(err, e.vm.Close())
+	}
+	return e.vm, err
+}
+
+func (e *experiment) boot(ctx context.Context) error {
+	e.stage("booting")
+	cfg := lab.Config{
+		Progress: e.opts.Progress,
+		Name:     e.c.Scenario + "-" + e.c.Slug(),
+		Shape:    e.c.Shape,
+		Kernel:   e.c.Kernel,
+		Irqchip:  machine.Irqchip(e.c.Irqchip),
+		Accel:    e.opts.Accel,
+		QEMU:     e.opts.QEMU,
+		Cache:    e.opts.Cache,
+		Cmdline:  e.opts.Cmdline,
+		Keep:     e.opts.Keep,
+		Slots:    []machine.Slot{{ID: lab.FunctionSlot, Node: e.c.DeviceNode}},
+	}
+	if e.hasLevels() {
+		cfg.Slots = append(cfg.Slots, machine.Slot{ID: pressureSlot, Node: machine.NoNode})
+	}
+	for _, n := range e.c.Pressure.Neighbours() {
+		cfg.Neighbours = append(cfg.Neighbours, machine.Neighbour{Kind: n.Kind, Queues: n.Queues, Node: n.Node})
+	}
+	if e.opts.Out != "" {
+		if err := os.MkdirAll(filepath.Join(e.opts.Out, dir(e.c)), 0o755); err != nil {
+			return err
+		}
+		e.out.Artifacts.Console = filepath.Join(dir(e.c), "console.log")
+		cfg.ConsoleFile = filepath.Join(e.opts.Out, e.out.Artifacts.Console)
+	}
+	var err error
+	e.vm, err = lab.Start(ctx, cfg)
+	e.booted = time.Now()
+	return err
+}
+
+func (e *experiment) hasLevels() bool {
+	return e.c.Pressure.Levels(scenarios.BeforeHWC) != nil || e.c.Pressure.Levels(scenarios.BeforeQueues) != nil
+}
+
+// spread drives the function from the guest's user space and applies the strategy.
+func (e *experiment) spread(ctx context.Context) error {
+	a := e.vm.Agent
+	fn, err := a.OpenFunction(ctx, agentapi.OpenFunctionParams{Vendor: lab.VendorID, Device: lab.ManaID, WaitMS: int(hotPlug.Milliseconds())})
+	if err != nil {
+		return err
+	}
+	press, err := e.openPressure(ctx)
+	if err != nil {
+		return err
+	}
+
+	if err := press(scenarios.BeforeHWC); err != nil {
+		return err
+	}
+	e.stage("adding the HWC vector")
+	vectors, err := a.AddVectors(ctx, fn.Address, 0, 1)
+	if err != nil {
+		return err
+	}
+	apply := agentapi.ApplyParams{Strategy: e.c.Strategy, Node: fn.Node, Total: e.c.Vectors, HWC: &vectors[0]}
+	applied, err := a.Apply(ctx, apply)
+	if err != nil {
+		return err
+	}
+	if _, err := e.fn.Settle(ctx, a, vectors); err != nil {
+		return err
+	}
+
+	if err := press(scenarios.BeforeQueues); err != nil {
+		return err
+	}
+	if e.c.Queues() > 0 {
+		e.stage("adding the queue vectors")
+		if vectors, err = a.AddVectors(ctx, fn.Address, 1, e.c.Queues()); err != nil {
+			return err
+		}
+		apply.HWC, apply.Queues = nil, vectors[1:]
+		if applied, err = a.Apply(ctx, apply); err != nil {
+			return err
+		}
+	}
+	e.out.Branch = applied.Branch
+	e.stage("settling")
+	seen, err := e.fn.Settle(ctx, a, vectors)
+	if err != nil {
+		return err
+	}
+	e.observe(scenarios.LabelSettled, vectors, seen)
+	return nil
+}
+
+// openPressure attaches the function whose vectors are the agent's to place, if the case needs it, and returns what brings the levels of a moment about.
+func (e *experiment) openPressure(ctx context.Context) (press func(before string) error, err error) {
+	if !e.hasLevels() {
+		return func(string) error { return nil }, nil
+	}
+	if _, err := e.vm.Attach(ctx, lab.FunctionConfig{Slot: pressureSlot, DeviceID: lab.PressureID, Vectors: e.mostPressure()}); err != nil {
+		return nil, err
+	}
+	open := agentapi.OpenFunctionParams{Vendor: lab.VendorID, Device: lab.PressureID, WaitMS: int(hotPlug.Milliseconds())}
+	fn, err := e.vm.Agent.OpenFunction(ctx, open)
+	if err != nil {
+		return nil, err
+	}
+	return func(before string) error {
+		levels := e.c.Pressure.Levels(before)
+		if levels == nil {
+			return nil
+		}
+		e.stage("pressure before " + before)
+		r, err := e.vm.Agent.Occupy(ctx, fn.Address, levels)
+		if err == nil && len(r.Above) > 0 {
+			e.out.Notes = append(e.out.Notes, fmt.Sprintf("pressure before %s: CPU %s had more vectors than its level already", before, r.Above))
+		}
+		return err
+	}, nil
+}
+
+// mostPressure is the number of vectors the levels could need on a CPU that has none.
+func (e *experiment) mostPressure() int {
+	sum := 0
+	for cpu := range e.c.Shape.CPUs() {
+		sum += max(e.c.Pressure.Levels(scenarios.BeforeHWC)[cpu], e.c.Pressure.Levels(scenarios.BeforeQueues)[cpu])
+	}
+	return min(sum, scenarios.MaxVectors)
+}
+
+func (e *experiment) observe(label string, vectors []agentapi.Vector, seen agentapi.Observation) {
+	rows := make([]result.Vector, len(vectors))
+	for i, v := range vectors {
+		irq := seen.IRQs[i]
+		rows[i] = result.Vector{
+			Index: v.Index, Role: result.RoleQueue, IRQ: v.IRQ,
+			Affinity: irq.Affinity, Hint: irq.Hint, Effective: irq.Effective, Pending: irq.Pending(),
+			Counts: irq.Counts, Chip: irq.Chip, Action: irq.Action,
+		}
+		if v.Index == 0 {
+			rows[i].Role = result.RoleHWC
+		}
+	}
+	e.out.Observations = append(e.out.Observations, result.Observe(label, seen.Online, rows))
+}
+
+// explain adds what the guest still tells to an error that a guest's answer does not explain by itself.
+func (e *experiment) explain(ctx context.Context, err error) error {
+	var guest *agentapi.Error
+	if errors.As(err, &guest) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, diagnosis)
+	defer cancel()
+	return e.vm.Explain(ctx, err)
+}
+
+// finish reads the log, ends the VM, keeps the artifacts and judges.
+func (e *experiment) finish(ctx context.Context, err error) {
+	ended := time.Now()
+	if e.vm != nil {
+		findings := e.vm.Console().Scan()
+		if err == nil {
+			findings, err = e.kernelLog(ctx)
+		}
+		for _, f := range findings {
+			e.out.KernelLog.Warnings = append(e.out.KernelLog.Warnings, f.Text)
+		}
+		err = errors.Join(err, e.vm.Close(), e.keepTrace())
+	}
+	switch {
+	case err == nil:
+		e.out.Reasons = e.c.Expect.Check(e.out)
+		e.out.Outcome = result.Pass
+		if len(e.out.Reasons) > 0 {
+			e.out.Outcome = result.Fail
+		}
+	default:
+		e.out.Reasons = []string{err.Error()}
+		e.out.Outcome = result.Error
+		if blamesGuest(err, e.out.KernelLog.Warnings) {
+			e.out.Outcome = result.Fail
+		}
+	}
+	now := time.Now()
+	e.out.Seconds.Total = now.Sub(e.began).Seconds()
+	if !e.booted.IsZero() {
+		e.out.Seconds.Start = e.booted.Sub(e.began).Seconds()
+		e.out.Seconds.Run = ended.Sub(e.booted).Seconds()
+	}
+}
+
+// kernelLog reads the guest's whole log, which unlike the console is complete at the moment it is asked for.
+func (e *experiment) kernelLog(ctx context.Context) ([]klog.Finding, error) {
+	ctx, cancel := context.WithTimeout(ctx, diagnosis)
+	defer cancel()
+	log, err := e.vm.Agent.Log(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	var s klog.Scanner
+	for _, r := range log.Records {
+		fmt.Fprintf(&s, "[%12.6f] %s\n", r.Seconds, r.Text)
+	}
+	s.Flush()
+	return s.Findings(), nil
+}
+
+// keepTrace writes the function's timeline next to the console.
+func (e *experiment) keepTrace() error {
+	if e.opts.Out == "" || e.fn == nil {
+		return nil
+	}
+	e.out.Artifacts.Trace = filepath.Join(dir(e.c), "trace.jsonl")
+	f, err := os.Create(filepath.Join(e.opts.Out, e.out.Artifacts.Trace))
+	if err != nil {
+		return err
+	}
+	done, cancel := context.WithCancel(context.Background())
+	cancel() // what is recorded, and no more
+	return errors.Join(e.fn.Trace.Stream(done, f), f.Close())
+}
+
+// blamesGuest tells a failure of the kernel or driver from one of the lab: a boot that did not come through, a lost interrupt, a guest that ended or reset the
+// machine, or one that no longer answers, whose log shows trouble or that let the time of the case run out.
+func blamesGuest(err error, warnings []string) bool {
+	var boot *qemu.BootError
+	var dead *qemu.DeadError
+	var lost *lab.LostError
+	var guest *agentapi.Error
+	switch {
+	case errors.As(err, &dead):
+		return dead.Guest()
+	case errors.As(err, &boot), errors.As(err, &lost):
+		return true
+	case errors.As(err, &guest):
+		return false
+	}
+	return len(warnings) > 0 || errors.Is(err, context.DeadlineExceeded)
+}

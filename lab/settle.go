@@ -1,0 +1,73 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"irqlab/guestagent/agentapi"
+)
+
+const (
+	settleRound  = 10 * time.Second // how long the guest may take to handle what was fired
+	settleRounds = 5                // how often a vector is fired before it counts as stuck
+)
+
+// LostError tells that the guest did not handle vectors that were fired: a lost interrupt.
+type LostError struct {
+	Err error // the guest's words, naming the IRQs
+}
+
+func (e *LostError) Error() string { return "fired vectors were not handled: " + e.Err.Error() }
+func (e *LostError) Unwrap() error { return e.Err }
+
+// Settle fires every vector until its effective CPUs lie in its requested mask and it is on them that the kernel has handled the last interrupt, and returns the
+// last reading.
+//
+// With plain PCI-MSI the kernel moves a vector in the handler of its next interrupt, so nothing read before this means much, and the interrupt that moves it is still
+// counted on the old CPU. A vector that is still pending after several rounds is no error: the reading says so. A vector that is fired and not handled is a *LostError.
+func (f *Function) Settle(ctx context.Context, a *Agent, vectors []agentapi.Vector) (agentapi.Observation, error) {
+	irqs := make([]int, len(vectors))
+	for i, v := range vectors {
+		irqs[i] = v.IRQ
+	}
+	seen, err := a.Observe(ctx, irqs)
+	if err != nil {
+		return seen, err
+	}
+	for range settleRounds {
+		above := map[int]uint64{}
+		for i, v := range vectors {
+			above[v.IRQ] = seen.IRQs[i].Total()
+			if err := f.PCI.Fire(v.Index); err != nil {
+				return seen, fmt.Errorf("vector %d: %w", v.Index, err)
+			}
+		}
+		before := seen
+		seen, err = a.Await(ctx, above, settleRound)
+		var guest *agentapi.Error
+		if errors.As(err, &guest) && guest.Code == agentapi.CodeTimeout {
+			return seen, &LostError{err}
+		}
+		if err != nil || settled(before, seen) {
+			return seen, err
+		}
+	}
+	return seen, nil
+}
+
+// settled reports whether no vector is pending and all that was handled between two readings was handled on the effective CPUs.
+func settled(before, after agentapi.Observation) bool {
+	for i, irq := range after.IRQs {
+		if irq.Pending() {
+			return false
+		}
+		for cpu, n := range irq.Counts {
+			if n > before.IRQs[i].Counts[cpu] && !irq.Effective.Has(cpu) {
+				return false
+			}
+		}
+	}
+	return true
+}

@@ -1,0 +1,248 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"irqlab/guestagent/agentapi"
+	"irqlab/images"
+	"irqlab/lab/machine"
+	"irqlab/lab/qemu"
+)
+
+// DefaultKernel is the kernel of a Config that names none.
+const DefaultKernel = "debian:7.3"
+
+// Accelerators a Config may ask for.
+const (
+	AccelAuto = "auto" // KVM where it works, else TCG
+	AccelKVM  = "kvm"
+	AccelTCG  = "tcg"
+)
+
+// FunctionSlot is the id of the slot that Config.Slots has when it is left empty.
+const FunctionSlot = "function"
+
+// Config says what to start. The zero value is a VM of the default shape with the default kernel and one slot on node 0.
+type Config struct {
+	Name        string              // names the run directory and `irqlab ssh NAME`; default: made up
+	Shape       machine.Shape       // zero: machine.DefaultShape
+	Kernel      string              // kernel SPEC as in `irqlab run --help`; "": DefaultKernel
+	Irqchip     machine.Irqchip     // "": msi
+	Accel       string              // AccelAuto, AccelKVM or AccelTCG; "": auto
+	Slots       []machine.Slot      // where functions can be attached; nil: one, FunctionSlot, on node 0
+	Neighbours  []machine.Neighbour // other devices, present from boot
+	Cmdline     []string            // kernel command line words to add
+	QEMU        string              // QEMU binary; "": the host's if it will do, else a fetched one
+	Cache       *images.Cache       // nil: the default one
+	Keep        bool                // keep the run directory after Close; VM.Dir names it
+	ConsoleFile string              // where the serial console is kept; "": in the run directory
+	Progress    images.Progress     // may be nil
+}
+
+// VM is a running guest whose agent answers.
+type VM struct {
+	Agent  *Agent
+	Kernel images.Kernel
+	QEMU   images.QEMU
+	Accel  machine.Accel
+	// AccelReason says why Accel was chosen, for people; empty when it was asked for.
+	AccelReason string
+
+	process   *qemu.Process
+	mu        sync.Mutex
+	functions map[string]*Function
+}
+
+// access is what a person needs to reach a guest from another process; it lies in the run directory.
+type access struct {
+	ClientKey string `json:"client_key"`
+	HostKey   string `json:"host_key"`
+}
+
+const accessFile = "access.json"
+
+// Start resolves QEMU, kernel and initramfs (fetching what is missing), boots the guest and connects to its agent.
+//
+// A guest that panics or hangs on the way is a *qemu.BootError; anything else is the lab's own failure. ctx bounds the start, not the VM's life: end that with Close.
+func Start(ctx context.Context, cfg Config) (*VM, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	accel, reason, err := ChooseAccel(cfg.Accel)
+	if err != nil {
+		return nil, err
+	}
+	bin, err := cfg.Cache.QEMU(ctx, cfg.QEMU, cfg.Progress)
+	if err != nil {
+		return nil, fmt.Errorf("QEMU: %w", err)
+	}
+	kernel, err := cfg.Cache.Kernel(ctx, cfg.Kernel, cfg.Progress)
+	if err != nil {
+		return nil, fmt.Errorf("kernel %s: %w", cfg.Kernel, err)
+	}
+	initramfs, err := cfg.Cache.Initramfs(ctx, kernel, cfg.Progress)
+	if err != nil {
+		return nil, fmt.Errorf("initramfs for %s: %w", kernel.Release, err)
+	}
+	report(cfg.Progress, "booting "+kernel.Release)
+	process, err := qemu.Start(ctx, qemu.Config{
+		Name:        cfg.Name,
+		Command:     bin.Command,
+		Env:         bin.Env,
+		Keep:        cfg.Keep,
+		ConsoleFile: cfg.ConsoleFile,
+		Machine: machine.Machine{
+			Shape:      cfg.Shape,
+			Irqchip:    cfg.Irqchip,
+			Accel:      accel,
+			Slots:      cfg.Slots,
+			Neighbours: cfg.Neighbours,
+			Kernel:     kernel.Image,
+			Initramfs:  initramfs.Path,
+			Cmdline:    cfg.Cmdline,
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	vm := &VM{Kernel: kernel, QEMU: bin, Accel: accel, AccelReason: reason, process: process, functions: map[string]*Function{}}
+	if err := vm.connect(ctx, initramfs); err != nil {
+		return nil, errors.Join(err, vm.Close())
+	}
+	return vm, nil
+}
+
+func report(p images.Progress, what string) {
+	if p != nil {
+		p(what, 0, 0)
+	}
+}
+
+func (cfg Config) withDefaults() (Config, error) {
+	if cfg.Shape == (machine.Shape{}) {
+		cfg.Shape = machine.DefaultShape
+	}
+	if cfg.Kernel == "" {
+		cfg.Kernel = DefaultKernel
+	}
+	if cfg.Irqchip == "" {
+		cfg.Irqchip = machine.MSI
+	}
+	if cfg.Slots == nil {
+		cfg.Slots = []machine.Slot{{ID: FunctionSlot}}
+	}
+	if cfg.Cache == nil {
+		c, err := images.OpenCache("")
+		if err != nil {
+			return cfg, err
+		}
+		cfg.Cache = c
+	}
+	return cfg, nil
+}
+
+// ChooseAccel turns AccelAuto, AccelKVM or AccelTCG into what this machine can do, with the reason for people; "" is auto.
+func ChooseAccel(want string) (_ machine.Accel, reason string, _ error) {
+	usable, why := images.KVM()
+	switch want {
+	case AccelTCG:
+		return machine.TCG, "", nil
+	case AccelKVM:
+		if !usable {
+			return "", "", fmt.Errorf("accelerator kvm: %s (use tcg, or auto to fall back to it)", why)
+		}
+		return machine.KVM, "", nil
+	case AccelAuto, "":
+		if usable {
+			return machine.KVM, why, nil
+		}
+		return machine.TCG, why, nil
+	}
+	return "", "", fmt.Errorf("accelerator %q: there are auto, kvm and tcg", want)
+}
+
+// connect waits for the agent's ready line and opens its channel.
+func (vm *VM) connect(ctx context.Context, initramfs images.Initramfs) error {
+	b, err := json.Marshal(access{ClientKey: initramfs.ClientKey, HostKey: initramfs.HostKey})
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(vm.Dir(), accessFile), b, 0o600); err != nil {
+		return fmt.Errorf("run directory: %w", err)
+	}
+	cfg, err := SSHConfig(initramfs.ClientKey, initramfs.HostKey)
+	if err != nil {
+		return err
+	}
+	if err := vm.process.Console().WaitFor(ctx, agentapi.ReadyMessage); err != nil {
+		return err
+	}
+	client, err := DialSSH(ctx, vm.process.AgentConn(), cfg)
+	if err != nil {
+		return err
+	}
+	vm.Agent, err = newAgent(ctx, client)
+	return err
+}
+
+// Dir is the VM's run directory: private to the user, removed by Close unless Config.Keep was set.
+func (vm *VM) Dir() string { return vm.process.Dir() }
+
+// Console is the guest's serial console, kept from the first line.
+func (vm *VM) Console() *qemu.Console { return vm.process.Console() }
+
+// Process is QEMU.
+func (vm *VM) Process() *qemu.Process { return vm.process }
+
+// Explain adds to an error what a hung or dead guest still tells: QEMU's end, or a backtrace of every CPU, the registers, and the last console lines.
+func (vm *VM) Explain(ctx context.Context, err error) error {
+	if e := vm.process.Err(); e != nil {
+		return fmt.Errorf("%w: %w", err, e)
+	}
+	return fmt.Errorf("%w\n%s", err, vm.process.Diagnose(ctx))
+}
+
+// Close ends the guest and its functions, and removes the run directory. It may be called again.
+func (vm *VM) Close() error {
+	if vm.Agent != nil {
+		_ = vm.Agent.close()
+	}
+	err := vm.process.Close() // before the functions: QEMU aborts when a function's server leaves first and the guest reboots
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	for _, f := range vm.functions {
+		err = errors.Join(err, f.close())
+	}
+	vm.functions = nil
+	return err
+}
+
+// Access is how to reach the guest of another process's VM; see Reach.
+type Access struct {
+	Socket string // of the guest's second SSH port
+	access
+}
+
+// Reach finds a running VM by name.
+func Reach(name string) (Access, error) {
+	r, err := qemu.Find(name)
+	if err != nil {
+		return Access{}, err
+	}
+	a := Access{Socket: r.SSHSocket}
+	b, err := os.ReadFile(filepath.Join(r.Dir, accessFile))
+	if err == nil {
+		err = json.Unmarshal(b, &a.access)
+	}
+	if err != nil {
+		return Access{}, fmt.Errorf("VM %s: %w", name, err)
+	}
+	return a, nil
+}
