@@ -59,10 +59,11 @@ func takeConsole() {
 
 // environment is what every process in the guest starts with; PID 1 takes it too.
 func environment() []string {
+	_ = os.MkdirAll("/root", 0o700)
 	var env []string
 	for _, v := range [][2]string{
 		{"PATH", "/bbin:/bin:/sbin:/usr/bin:/usr/sbin:/usr/local/bin"},
-		{"HOME", "/"}, {"USER", "root"}, {"LOGNAME", "root"}, {"SHELL", "/bin/sh"}, {"TMPDIR", "/tmp"}, {"TERM", "vt100"}, {"LANG", "C.UTF-8"},
+		{"HOME", "/root"}, {"USER", "root"}, {"LOGNAME", "root"}, {"SHELL", "/bin/sh"}, {"TMPDIR", "/tmp"}, {"TERM", "vt100"}, {"LANG", "C.UTF-8"},
 	} {
 		_ = os.Setenv(v[0], v[1])
 		env = append(env, v[0]+"="+v[1])

@@ -56,7 +56,7 @@ func (r Root) CPUs(elem ...string) (cpulist.List, error) {
 
 // Write stores value with one write, since each write to such a file is one command to the kernel; the file must exist.
 func (r Root) Write(value string, elem ...string) error {
-	f, err := os.OpenFile(r.Path(elem...), os.O_WRONLY, 0)
+	f, err := os.OpenFile(r.Path(elem...), os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
 		return err
 	}

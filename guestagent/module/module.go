@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -29,6 +30,15 @@ type Entry struct {
 
 // Manifest is modules.order: all modules of the image in load order.
 type Manifest []Entry
+
+var validName = regexp.MustCompile(`^[A-Za-z0-9_]{1,64}$`)
+
+func check(name string) error {
+	if !validName.MatchString(name) {
+		return fault.New(agentapi.CodeInvalid, "%.64q is not a module name", name)
+	}
+	return nil
+}
 
 // Canonical writes a module's name the way the kernel does.
 func Canonical(name string) string { return strings.ReplaceAll(name, "-", "_") }
@@ -113,6 +123,9 @@ func (l Loader) loaded(name string) bool { return l.Root.Has("sys/module", Canon
 // It returns the names inserted, in order.
 func (l Loader) Load(name, params string) ([]string, error) {
 	name = Canonical(name)
+	if err := check(name); err != nil {
+		return nil, err
+	}
 	if slices.Contains(forbidden, name) {
 		return nil, fault.New(agentapi.CodeUnsupported, "module %s is never loaded here: it would take vectors of its own", name)
 	}
@@ -172,6 +185,9 @@ func (l Loader) insert(e Entry, params string) (bool, error) {
 // Unload removes one module; the kernel refuses (EWOULDBLOCK) while it is in use.
 func (l Loader) Unload(name string) error {
 	name = Canonical(name)
+	if err := check(name); err != nil {
+		return err
+	}
 	if !l.loaded(name) {
 		return fault.New(agentapi.CodeNotFound, "module %q is not loaded", name)
 	}

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -114,10 +115,16 @@ func (s *Server) Serve(ctx context.Context, conn net.Conn) error {
 	}
 	cancel()
 	sessions.Wait()
-	if err := sc.Wait(); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, os.ErrClosed) {
+	if err := sc.Wait(); !left(err) {
 		return fmt.Errorf("SSH: %w", err)
 	}
 	return nil
+}
+
+// left tells a client that went away, with or without a word, from a broken conversation.
+func left(err error) bool {
+	return err == nil || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrClosed) ||
+		strings.Contains(err.Error(), "disconnect, reason 11:") // SSH_DISCONNECT_BY_APPLICATION; x/crypto/ssh exports no type for it
 }
 
 // guard keeps a panic from ending PID 1 and with it the kernel; call it deferred.

@@ -23,7 +23,6 @@ const (
 	setIOMMU            = base + 2
 	groupGetStatus      = base + 3
 	groupSetContainer   = base + 4
-	groupUnsetContainer = base + 5
 	groupGetDeviceFD    = base + 6
 	deviceGetRegionInfo = base + 8
 	deviceGetIRQInfo    = base + 9

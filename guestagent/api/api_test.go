@@ -1,0 +1,435 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"irqlab/guestagent/agentapi"
+	"irqlab/guestagent/fault"
+	"irqlab/guestagent/irq"
+	"irqlab/guestagent/kfile"
+	"irqlab/guestagent/module"
+)
+
+const (
+	function = "0000:81:00.0"
+	other    = "0000:00:03.0" // bound to a kernel driver, one vector
+)
+
+// kernel is a guest's /proc and /sys as plain files, with the vector allocator's rule: a new interrupt goes to the CPU of the default
+// affinity that has the fewest vectors.
+type kernel struct {
+	t    testing.TB
+	root kfile.Root
+	rows []row
+	next int
+	// fail makes the n-th allocation from now fail; 0: none.
+	fail int
+	// stray makes allocations ignore the default affinity.
+	stray bool
+}
+
+type row struct {
+	irq, index, cpu int
+	address, action string
+}
+
+func newKernel(t testing.TB) *kernel {
+	k := &kernel{t: t, root: kfile.Root(t.TempDir()), next: 24}
+	k.write("proc/cmdline", "console=ttyS0 quiet")
+	k.write("proc/uptime", "12.50 40.00")
+	k.write("proc/sys/kernel/osrelease", "7.3.4+deb13-cloud-amd64")
+	k.write("proc/irq/default_smp_affinity", "f")
+	for _, f := range []string{"online", "present", "possible"} {
+		k.write("sys/devices/system/cpu/"+f, "0-3")
+	}
+	for c := range 4 {
+		d := fmt.Sprintf("sys/devices/system/cpu/cpu%d/", c)
+		k.write(d+"topology/core_id", fmt.Sprint(c/2))
+		k.write(d+"topology/physical_package_id", "0")
+		k.write(d+"topology/thread_siblings_list", []string{"0-1", "2-3"}[c/2])
+		k.write(d+"online", "1")
+	}
+	for _, m := range []string{"vfio_iommu_type1/parameters/allow_unsafe_interrupts", "vfio_pci/refcnt"} {
+		k.write("sys/module/"+m, "0")
+	}
+	for _, a := range []string{function, other} {
+		k.write("sys/bus/pci/devices/"+a+"/vendor", "0x1414")
+		k.write("sys/bus/pci/devices/"+a+"/device", map[string]string{function: "0x00ba", other: "0xfffe"}[a])
+		k.write("sys/bus/pci/devices/"+a+"/numa_node", "0")
+		k.link("sys/bus/pci/devices/"+a+"/iommu_group", "../../../kernel/iommu_groups/7")
+	}
+	k.link("sys/bus/pci/devices/"+function+"/driver", "../../drivers/vfio-pci")
+	k.link("sys/bus/pci/devices/"+other+"/driver", "../../drivers/virtio-pci")
+	k.request(other, 0, "virtio0-config", 1)
+	return k
+}
+
+func (k *kernel) write(name, content string) {
+	k.t.Helper()
+	path := k.root.Path(name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content+"\n"), 0o644)); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+func (k *kernel) link(name, target string) {
+	k.t.Helper()
+	path := k.root.Path(name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.Symlink(target, path)); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// request allocates an interrupt on a CPU.
+func (k *kernel) request(address string, index int, action string, cpu int) {
+	n := k.next
+	k.next++
+	k.rows = append(k.rows, row{n, index, cpu, address, action})
+	d := fmt.Sprintf("proc/irq/%d/", n)
+	k.write(d+"smp_affinity_list", "0-3")
+	k.write(d+"smp_affinity", "f")
+	k.write(d+"effective_affinity_list", fmt.Sprint(cpu))
+	k.write(d+"affinity_hint", "0")
+	k.write(d+"node", "0")
+	k.write(fmt.Sprintf("sys/bus/pci/devices/%s/msi_irqs/%d", address, n), "msix")
+	k.table()
+}
+
+func (k *kernel) table() {
+	var b strings.Builder
+	b.WriteString("            CPU0       CPU1       CPU2       CPU3\n")
+	for _, r := range k.rows {
+		fmt.Fprintf(&b, "%3d: 0 0 0 1 PCI-MSIX-%s %d-edge %s\n", r.irq, r.address, r.index, r.action)
+	}
+	b.WriteString("NMI: 0 0 0 0 Non-maskable interrupts\n")
+	k.write("proc/interrupts", strings.TrimSuffix(b.String(), "\n"))
+}
+
+// opened is a function opened on the kernel.
+type opened struct {
+	k       *kernel
+	address string
+	n       int
+}
+
+func (o *opened) Vectors() int { return 16 }
+func (o *opened) Enabled() int { return o.n }
+func (o *opened) AddVector() error {
+	k := o.k
+	if k.fail > 0 {
+		if k.fail--; k.fail == 0 {
+			return fault.New(agentapi.CodeRefused, "no space: %w", os.ErrPermission)
+		}
+	}
+	mask, err := k.root.String("proc/irq/default_smp_affinity")
+	if err != nil {
+		return err
+	}
+	allowed, err := irq.ParseMask(mask)
+	if err != nil {
+		return err
+	}
+	levels := make([]int, 4)
+	for _, r := range k.rows {
+		levels[r.cpu]++
+	}
+	cpu := slices.MinFunc(allowed, func(a, b int) int { return levels[a] - levels[b] })
+	if k.stray {
+		cpu = 3
+	}
+	k.request(o.address, o.n, fmt.Sprintf("vfio-msix[%d](%s)", o.n, o.address), cpu)
+	o.n++
+	return nil
+}
+
+func (o *opened) Close() error {
+	for _, r := range o.k.rows {
+		if r.address == o.address {
+			_ = os.Remove(o.k.root.Path(fmt.Sprintf("sys/bus/pci/devices/%s/msi_irqs/%d", o.address, r.irq)))
+		}
+	}
+	o.k.rows = slices.DeleteFunc(o.k.rows, func(r row) bool { return r.address == o.address })
+	o.k.table()
+	o.n = 0
+	return nil
+}
+
+func newAgent(t testing.TB) (*Agent, *kernel) {
+	k := newKernel(t)
+	a := New(Config{
+		Root: k.root, Modules: module.Loader{Root: k.root, Dir: k.root.Path("lib")},
+		Open: func(address, group string) (Function, error) {
+			if group != "7" {
+				t.Errorf("group %q", group)
+			}
+			return &opened{k: k, address: address}, nil
+		},
+		PowerOff: func() {},
+	})
+	return a, k
+}
+
+// dial serves the agent on a pipe and returns the lab's client.
+func dial(t testing.TB, a *Agent) *agentapi.Client {
+	t.Helper()
+	ours, theirs := net.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		err := a.Serve(t.Context(), theirs)
+		theirs.Close()
+		done <- err
+	}()
+	t.Cleanup(func() {
+		ours.Close()
+		<-done
+	})
+	return agentapi.NewClient(ours)
+}
+
+func call[R any](t *testing.T, c *agentapi.Client, method string, params any) R {
+	t.Helper()
+	var r R
+	if err := c.Call(t.Context(), method, params, &r); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func wantCode(t *testing.T, c *agentapi.Client, method string, params any, code, text string) {
+	t.Helper()
+	err := c.Call(t.Context(), method, params, nil)
+	var e *agentapi.Error
+	if !errors.As(err, &e) || e.Code != code || !strings.Contains(e.Message, text) {
+		t.Errorf("%s %+v: error %v, want code %s with %q", method, params, err, code, text)
+	}
+}
+
+func TestInfo(t *testing.T) {
+	t.Parallel()
+	a, _ := newAgent(t)
+	c := dial(t, a)
+	info := call[agentapi.Info](t, c, agentapi.MethodInfo, agentapi.InfoParams{Version: agentapi.Version})
+	if info.Release != "7.3.4+deb13-cloud-amd64" || info.UptimeS != 12.5 || info.CPUs.Online.String() != "0-3" || info.CPUs.CPUs[3].Core != 1 {
+		t.Errorf("%+v", info)
+	}
+	wantCode(t, c, agentapi.MethodInfo, agentapi.InfoParams{Version: 99}, agentapi.CodeUnsupported, "version 99")
+}
+
+func TestFunctionLife(t *testing.T) {
+	t.Parallel()
+	a, k := newAgent(t)
+	c := dial(t, a)
+	f := call[agentapi.FunctionInfo](t, c, agentapi.MethodOpenFunction, agentapi.OpenFunctionParams{Vendor: 0x1414, Device: 0x00ba})
+	if f.Address != function || f.Vectors != 16 || f.Node != 0 || f.Driver != "vfio-pci" {
+		t.Errorf("%+v", f)
+	}
+	if s, _ := k.root.String("sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts"); s != "1" {
+		t.Errorf("unsafe interrupts: %q", s)
+	}
+	wantCode(t, c, agentapi.MethodOpenFunction, agentapi.OpenFunctionParams{Address: function}, agentapi.CodeInvalid, "open already")
+	wantCode(t, c, agentapi.MethodAddVectors, agentapi.AddVectorsParams{Address: function, First: 1, Count: 1}, agentapi.CodeInvalid, "the next is 0")
+	wantCode(t, c, agentapi.MethodAddVectors, agentapi.AddVectorsParams{Address: function, Count: 17}, agentapi.CodeInvalid, "the table holds 16")
+	wantCode(t, c, agentapi.MethodAddVectors, agentapi.AddVectorsParams{Address: function, Count: -1}, agentapi.CodeInvalid, "-1 vectors")
+	hwc := call[agentapi.AddVectorsResult](t, c, agentapi.MethodAddVectors, agentapi.AddVectorsParams{Address: function, Count: 1})
+	all := call[agentapi.AddVectorsResult](t, c, agentapi.MethodAddVectors, agentapi.AddVectorsParams{Address: function, First: 1, Count: 4})
+	if len(hwc.Vectors) != 1 || len(all.Vectors) != 5 || all.Vectors[4].Index != 4 || all.Vectors[4].Name != "vfio-msix[4](0000:81:00.0)" {
+		t.Errorf("%+v, %+v", hwc, all)
+	}
+	applied := call[agentapi.ApplyResult](t, c, agentapi.MethodApply,
+		agentapi.ApplyParams{Strategy: "linear", Node: 0, Total: 5, HWC: &all.Vectors[0], Queues: all.Vectors[1:]})
+	var masks []string
+	for _, m := range applied.Masks {
+		masks = append(masks, fmt.Sprint(m.Index, "=", m.Mask))
+		if s, _ := k.root.CPUs(fmt.Sprintf("proc/irq/%d/smp_affinity_list", m.IRQ)); !slices.Equal(s, m.Mask) {
+			t.Errorf("vector %d: %v written, %v reported", m.Index, s, m.Mask)
+		}
+	}
+	if got := strings.Join(masks[1:], " "); got != "1=0 2=1 3=2 4=3" {
+		t.Errorf("linear: %s", got)
+	}
+	wantCode(t, c, agentapi.MethodApply, agentapi.ApplyParams{Strategy: "lineal", Total: 5}, agentapi.CodeInvalid, "lineal")
+	irqs := call[agentapi.AddVectorsResult](t, c, agentapi.MethodFunctionIRQs, agentapi.FunctionIRQsParams{Address: other})
+	if len(irqs.Vectors) != 1 || irqs.Vectors[0].Name != "virtio0-config" {
+		t.Errorf("%+v", irqs)
+	}
+	o := call[agentapi.Observation](t, c, agentapi.MethodAwait, agentapi.AwaitParams{Above: map[int]uint64{all.Vectors[2].IRQ: 0}})
+	if o.IRQs[0].Total() != 1 || o.IRQs[0].Affinity.String() != "1" {
+		t.Errorf("%+v", o)
+	}
+	wantCode(t, c, agentapi.MethodAwait, agentapi.AwaitParams{Above: map[int]uint64{all.Vectors[2].IRQ: 1}, TimeoutMS: 5}, agentapi.CodeTimeout, "vfio-msix[2]")
+	wantCode(t, c, agentapi.MethodCloseFunction, agentapi.CloseFunctionParams{Address: other}, agentapi.CodeInvalid, "is not open")
+}
+
+func TestVectorsAreVerified(t *testing.T) {
+	t.Parallel()
+	a, k := newAgent(t)
+	c := dial(t, a)
+	call[agentapi.FunctionInfo](t, c, agentapi.MethodOpenFunction, agentapi.OpenFunctionParams{Address: function})
+	k.request(function, 3, "someone else", 0)
+	wantCode(t, c, agentapi.MethodAddVectors, agentapi.AddVectorsParams{Address: function, Count: 1}, agentapi.CodeFailed, "1 vectors were enabled but the kernel shows 2")
+}
+
+func levels(m map[int]int) string {
+	return fmt.Sprintf("%d %d %d %d", m[0], m[1], m[2], m[3])
+}
+
+func TestOccupy(t *testing.T) {
+	t.Parallel()
+	a, k := newAgent(t)
+	c := dial(t, a)
+	call[agentapi.FunctionInfo](t, c, agentapi.MethodOpenFunction, agentapi.OpenFunctionParams{Address: function})
+	def := func() string { s, _ := k.root.String("proc/irq/default_smp_affinity"); return s }
+
+	r := call[agentapi.OccupyResult](t, c, agentapi.MethodOccupy, agentapi.OccupyParams{Address: function, Levels: map[int]int{0: 2, 1: 0, 3: 4}})
+	if levels(r.Before) != "0 1 0 0" || levels(r.After) != "2 1 0 4" || r.Above.String() != "1" || len(r.Added) != 6 || def() != "f" {
+		t.Errorf("%+v, default %s", r, def())
+	}
+	// A second call tops up from what is there.
+	r = call[agentapi.OccupyResult](t, c, agentapi.MethodOccupy, agentapi.OccupyParams{Address: function, Levels: map[int]int{0: 2, 2: 1}})
+	if levels(r.After) != "2 1 1 4" || len(r.Added) != 1 || r.Added[0].Index != 6 {
+		t.Errorf("%+v", r)
+	}
+	for _, tc := range []struct {
+		levels map[int]int
+		text   string
+	}{
+		{map[int]int{4: 1}, "CPU 4, which is not online"},
+		{map[int]int{-1: 1}, "not online"},
+		{map[int]int{0: -1}, "must be 0 to"},
+		{map[int]int{0: 1 << 40}, "must be 0 to"},
+		{map[int]int{0: 12}, "10 more vectors, function 0000:81:00.0 has 9 left"},
+	} {
+		wantCode(t, c, agentapi.MethodOccupy, agentapi.OccupyParams{Address: function, Levels: tc.levels}, agentapi.CodeInvalid, tc.text)
+	}
+	wantCode(t, c, agentapi.MethodOccupy, agentapi.OccupyParams{Address: other}, agentapi.CodeInvalid, "is not open")
+	k.fail = 2
+	wantCode(t, c, agentapi.MethodOccupy, agentapi.OccupyParams{Address: function, Levels: map[int]int{1: 4}}, agentapi.CodeRefused, "pressure on CPU 1")
+	if def() != "f" {
+		t.Errorf("after a failure the default affinity is %s", def())
+	}
+	k.stray = true
+	wantCode(t, c, agentapi.MethodOccupy, agentapi.OccupyParams{Address: function, Levels: map[int]int{2: 2}}, agentapi.CodeFailed, "was to sit on CPU 2 but is on 3")
+}
+
+func TestBadRequests(t *testing.T) {
+	t.Parallel()
+	a, _ := newAgent(t)
+	a.methods["test.panic"] = func(context.Context, json.RawMessage) (any, error) { var m map[string]int; m["x"] = 1; return nil, nil }
+	a.methods["test.huge"] = func(context.Context, json.RawMessage) (any, error) { return strings.Repeat("x", agentapi.MaxLine), nil }
+	a.methods["test.unmarshalable"] = func(context.Context, json.RawMessage) (any, error) { return func() {}, nil }
+	c := dial(t, a)
+	raw := func(s string) json.RawMessage { return json.RawMessage(s) }
+	wantCode(t, c, "no.such", nil, agentapi.CodeUnsupported, "no.such")
+	wantCode(t, c, "test.panic", nil, agentapi.CodeFailed, "panicked")
+	wantCode(t, c, "test.huge", nil, agentapi.CodeFailed, "longer than the channel allows")
+	wantCode(t, c, "test.unmarshalable", nil, agentapi.CodeFailed, "unsupported type")
+	wantCode(t, c, agentapi.MethodInfo, raw(`[]`), agentapi.CodeInvalid, "parameters")
+	wantCode(t, c, agentapi.MethodInfo, raw(`{"version":1,"colour":2}`), agentapi.CodeInvalid, "colour")
+	wantCode(t, c, agentapi.MethodInfo, nil, agentapi.CodeUnsupported, "version 0")
+	wantCode(t, c, agentapi.MethodSetCPU, raw(`{"cpu":99999999999999999999}`), agentapi.CodeInvalid, "parameters")
+	wantCode(t, c, agentapi.MethodOpenFunction, agentapi.OpenFunctionParams{}, agentapi.CodeInvalid, "neither")
+	wantCode(t, c, agentapi.MethodOpenFunction, agentapi.OpenFunctionParams{Address: "../../x"}, agentapi.CodeInvalid, "not a PCI address")
+	wantCode(t, c, agentapi.MethodOpenFunction, agentapi.OpenFunctionParams{Vendor: 1, WaitMS: -5}, agentapi.CodeInvalid, "-5 ms")
+	wantCode(t, c, agentapi.MethodOpenFunction, agentapi.OpenFunctionParams{Vendor: 1, Device: 2}, agentapi.CodeNotFound, "0001:0002")
+	wantCode(t, c, agentapi.MethodFunctionIRQs, agentapi.FunctionIRQsParams{Address: "/etc"}, agentapi.CodeInvalid, "not a PCI address")
+	wantCode(t, c, agentapi.MethodFunctionIRQs, agentapi.FunctionIRQsParams{Address: "0000:99:00.0"}, agentapi.CodeNotFound, "0000:99:00.0")
+	wantCode(t, c, agentapi.MethodLoadModule, agentapi.LoadModuleParams{Name: "../x"}, agentapi.CodeInvalid, "../x")
+	wantCode(t, c, agentapi.MethodObserve, agentapi.ObserveParams{IRQs: []int{-1}}, agentapi.CodeNotFound, "IRQ -1")
+	wantCode(t, c, agentapi.MethodObserve, agentapi.ObserveParams{IRQs: make([]int, 1<<15)}, agentapi.CodeInvalid, "at most")
+	wantCode(t, c, agentapi.MethodSetLink, agentapi.SetLinkParams{Name: "lo", MTU: -1}, agentapi.CodeInvalid, "out of range")
+	if call[agentapi.Info](t, c, agentapi.MethodInfo, agentapi.InfoParams{Version: 1}).Version != 1 { // the channel survived it all
+		t.Error("no info")
+	}
+}
+
+func TestModuleNamesStayInside(t *testing.T) {
+	t.Parallel()
+	a, k := newAgent(t)
+	// sys/module/../../proc exists, so an unchecked name would read as loaded.
+	if _, err := os.Stat(k.root.Path("sys/module/../../proc")); errors.Is(err, fs.ErrNotExist) {
+		t.Fatal("the tree does not test this")
+	}
+	wantCode(t, dial(t, a), agentapi.MethodLoadModule, agentapi.LoadModuleParams{Name: "../../proc"}, agentapi.CodeInvalid, "not a module name")
+}
+
+func TestServeEnds(t *testing.T) {
+	t.Parallel()
+	a, _ := newAgent(t)
+	for in, want := range map[string]string{
+		"":                      "",
+		"{\"id\":1,\"method\":": "unexpected EOF",
+		"not json\n":            "not a request",
+		"[1]\n":                 "not a request",
+	} {
+		err := a.Serve(t.Context(), readWriter{strings.NewReader(in), io.Discard})
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", in, err, want)
+		}
+	}
+}
+
+func TestPowerOffAnswersFirst(t *testing.T) {
+	t.Parallel()
+	a, _ := newAgent(t)
+	var out bytes.Buffer
+	answered := false
+	a.cfg.PowerOff = func() { answered = bytes.Contains(out.Bytes(), []byte(`{"id":7,"result":{}}`)) }
+	if err := a.Serve(t.Context(), readWriter{strings.NewReader(`{"id":7,"method":"power.off"}` + "\n"), &out}); err != nil || !answered {
+		t.Errorf("%v, answered before: %v, %q", err, answered, out.String())
+	}
+}
+
+type readWriter struct {
+	io.Reader
+	io.Writer
+}
+
+func FuzzServe(f *testing.F) {
+	for _, s := range []string{
+		`{"id":1,"method":"info","params":{"version":1}}`,
+		`{"id":2,"method":"irq.observe","params":{"irqs":[24]}}`,
+		`{"id":3,"method":"pressure.occupy","params":{"address":"0000:81:00.0","levels":{"0":3,"2":1}}}`,
+		`{"id":4,"method":"affinity.apply","params":{"strategy":"numa-aware","total":5,"queues":[{"index":1,"irq":24}]}}`,
+		`{"id":5,"method":"cpu.set","params":{"cpu":2}}`,
+		`{"id":6,"method":"function.vectors","params":{"address":"0000:81:00.0","first":0,"count":2}}`,
+		`{"id":7,"method":"module.load","params":{"name":"mana"}}`,
+	} {
+		f.Add([]byte(s + "\n"))
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		if bytes.Contains(in, []byte("link.")) || bytes.Contains(in, []byte("module.unload")) || bytes.Contains(in, []byte("wait_ms")) || bytes.Contains(in, []byte("timeout_ms")) {
+			t.Skip("acts on the machine the test runs on, or waits")
+		}
+		a, _ := newAgent(t)
+		a.functions[function] = &opened{k: newKernel(t), address: function}
+		var out bytes.Buffer
+		_ = a.Serve(t.Context(), readWriter{bytes.NewReader(in), &out})
+		r := bufio.NewReader(&out)
+		for {
+			line, err := agentapi.ReadLine(r)
+			if err != nil {
+				break
+			}
+			var resp agentapi.Response
+			if err := json.Unmarshal(line, &resp); err != nil || (resp.Result == nil) == (resp.Error == nil) {
+				t.Fatalf("%q was answered by %q, %v", in, line, err)
+			}
+			if resp.Error != nil && strings.Contains(resp.Error.Message, "panicked") {
+				t.Fatalf("%q: %s", in, resp.Error.Message)
+			}
+		}
+	})
+}

@@ -1,0 +1,101 @@
+package port
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+	"golang.org/x/term"
+
+	"irqlab/guestagent/kfile"
+)
+
+func TestFind(t *testing.T) {
+	root := t.TempDir()
+	for dev, name := range map[string]string{"vport0p1": "irqlab.agent\n", "vport1p1": "irqlab.ssh\n"} {
+		d := filepath.Join(root, class, dev)
+		if err := errors.Join(os.MkdirAll(d, 0o755), os.WriteFile(filepath.Join(d, "name"), []byte(name), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(root, class, "vport2p0"), 0o755); err != nil { // a port without a name
+		t.Fatal(err)
+	}
+	if got, err := Find(kfile.Root(root), "irqlab.ssh"); err != nil || got != filepath.Join(root, "dev/vport1p1") {
+		t.Errorf("%q, %v", got, err)
+	}
+	for _, r := range []string{root, t.TempDir()} {
+		if _, err := Find(kfile.Root(r), "nothing"); !errors.Is(err, fs.ErrNotExist) {
+			t.Error(err)
+		}
+	}
+}
+
+// pair opens a terminal in raw mode: like a port, a device file that is polled and whose other end can go away.
+func pair(t *testing.T) (host *os.File, guest *Conn) {
+	t.Helper()
+	master, slave, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { master.Close(); slave.Close() })
+	if _, err := term.MakeRaw(int(slave.Fd())); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Open(slave.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return master, c
+}
+
+func TestConn(t *testing.T) {
+	host, guest := pair(t)
+	if _, err := host.WriteString("hello"); err != nil {
+		t.Fatal(err)
+	}
+	if err := guest.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// What woke Wait is still to be read, in pieces as small as the reader likes.
+	b := make([]byte, 3)
+	if _, err := io.ReadFull(guest, b); err != nil || string(b) != "hel" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if _, err := io.ReadFull(guest, b[:2]); err != nil || string(b[:2]) != "lo" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if _, err := guest.Write([]byte("abc")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(host, b); err != nil || string(b) != "abc" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if err := guest.SetDeadline(time.Now().Add(-time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := guest.Read(b); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("read after the deadline: %v", err)
+	}
+	if guest.LocalAddr().Network() != "virtio-serial" || guest.RemoteAddr().String() == "" {
+		t.Error("no address")
+	}
+}
+
+func TestWaitCancelled(t *testing.T) {
+	_, guest := pair(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- guest.Wait(ctx) }()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
