@@ -113,7 +113,6 @@ func (c *Cache) debianKernel(ctx context.Context, spec, want string, p Progress)
 		}
 		chosen, err = selectKernel(c.known(x), want)
 	}
-	const young = time.Minute
 	for attempt := 0; ; attempt++ {
 		if err == nil {
 			var entry string
@@ -129,7 +128,14 @@ func (c *Cache) debianKernel(ctx context.Context, spec, want string, p Progress)
 		var a *AptError
 		var unknown *UnknownKernelError
 		var incomplete *IncompleteKernelError
-		stale := errors.As(err, &unknown) || errors.As(err, &incomplete) || errors.As(err, &a) && a.gone()
+		var young time.Duration
+		switch {
+		case errors.As(err, &a) && a.gone():
+			young = time.Minute
+		case errors.As(err, &unknown), errors.As(err, &incomplete):
+			young = 10 * time.Minute // mirrors change a few times a day; a misspelt SPEC should not wait for a refresh every time
+		}
+		stale := young > 0
 		if attempt > 0 || !stale || ctx.Err() != nil || x != nil && time.Since(x.Time) < young {
 			return fail(err)
 		}
