@@ -227,8 +227,14 @@ const (
 	ramSize  = "128M"
 )
 
-// startQEMU starts a machine with one root port; args may add to it.
+// startQEMU starts a machine with one root port and no processor at work; args may add to it.
 func startQEMU(t testing.TB, args ...string) *qemu {
+	t.Helper()
+	return startMachine(t, false, args)
+}
+
+// startMachine is startQEMU with a choice: with tcg the machine runs its firmware, and there is no qtest.
+func startMachine(t testing.TB, tcg bool, args []string) *qemu {
 	t.Helper()
 	command, env := qemuCommand(t)
 	dir := shortDir(t)
@@ -243,10 +249,14 @@ func startQEMU(t testing.TB, args ...string) *qemu {
 		return l
 	}
 	lt, lq := listen("qtest"), listen("qmp")
-	argv := append(command[1:len(command):len(command)],
-		"-accel", "qtest", "-M", "q35,memory-backend=ram", "-m", ramSize, "-object", "memory-backend-memfd,id=ram,share=on,size="+ramSize,
+	accel := []string{"-accel", "qtest", "-qtest", "unix:" + filepath.Join(dir, "qtest"), "-qtest-log", "/dev/null"}
+	if tcg {
+		accel = []string{"-accel", "tcg"}
+	}
+	argv := append(append(command[1:len(command):len(command)], accel...),
+		"-M", "q35,memory-backend=ram", "-m", ramSize, "-object", "memory-backend-memfd,id=ram,share=on,size="+ramSize,
 		"-display", "none", "-nodefaults", "-no-user-config",
-		"-qtest", "unix:"+filepath.Join(dir, "qtest"), "-qmp", "unix:"+filepath.Join(dir, "qmp"), "-qtest-log", "/dev/null",
+		"-qmp", "unix:"+filepath.Join(dir, "qmp"),
 		"-device", "pcie-root-port,id=rp0,chassis=1,slot=1,bus=pcie.0,addr=4.0")
 	q.cmd = exec.Command(command[0], append(argv, args...)...)
 	q.cmd.Env = append(os.Environ(), env...)
@@ -276,7 +286,10 @@ func startQEMU(t testing.TB, args ...string) *qemu {
 		_ = c.SetDeadline(time.Now().Add(5 * time.Minute))
 		return bufio.NewReadWriter(bufio.NewReader(c), bufio.NewWriter(c))
 	}
-	q.qtest, q.qmp = connect(lt), connect(lq)
+	if !tcg {
+		q.qtest = connect(lt)
+	}
+	q.qmp = connect(lq)
 	if _, err := q.qmp.ReadString('\n'); err != nil {
 		t.Fatalf("QMP greeting: %v", err)
 	}
@@ -782,4 +795,72 @@ func TestQEMUVectorLimits(t *testing.T) {
 		q.arrived(last)
 		q.alive()
 	}
+}
+
+// TestQEMUFirmware boots SeaBIOS, which unmaps and remaps guest memory as it goes, twice over a machine reset; then QEMU is killed, and another takes its place.
+func TestQEMUFirmware(t *testing.T) {
+	t.Parallel()
+	s := serve(t, pcifn.Config{})
+	// Firmware is done with the function when it has turned its memory decode on.
+	enabled := func() int {
+		events, _ := s.fn.Trace().Events()
+		n := 0
+		for _, e := range events {
+			if v, _ := e.Field("value"); e.Kind == pcifn.TraceCommand && v&2 != 0 {
+				n++
+			}
+		}
+		return n
+	}
+	for round := range 2 {
+		seen, churn := enabled(), s.kindCount(vfiouser.TraceDMAUnmap)
+		q := startMachine(t, true, deviceArg(s.socket))
+		for boot := range 2 {
+			until(t, "firmware to enable the function", func() bool { return enabled() > seen })
+			seen = enabled()
+			q.alive()
+			if boot == 0 && s.kindCount(vfiouser.TraceDMAUnmap) == churn {
+				t.Error("firmware remapped nothing; this tests less than it says")
+			}
+			if boot == 0 {
+				q.mustQMP("system_reset", nil)
+			}
+		}
+		events, _ := s.fn.Trace().Events()
+		for _, e := range events {
+			// Only the error interrupt is refused, on purpose.
+			if cmd, _ := e.Field("command"); e.Kind == vfiouser.TraceError && cmd != uint64(vfiouser.CmdGetIRQInfo) {
+				t.Errorf("a request of QEMU's was refused: %v", e)
+			}
+		}
+		_ = q.cmd.Process.Kill()
+		until(t, "the client's end", func() bool { return s.count(pcifn.ResetClientGone) == round+1 })
+	}
+}
+
+// TestQEMUSecondaryBusReset resets the function through its root port.
+func TestQEMUSecondaryBusReset(t *testing.T) {
+	t.Parallel()
+	s := serve(t, pcifn.Config{})
+	q := startQEMU(t, deviceArg(s.socket)...)
+	q.setup()
+	q.cfgWrite(fnBus, 0x42, "w", 0x8000)
+	q.vector(0, false)
+	before := s.count(pcifn.ResetDevice)
+	q.cfgWrite(rootPort, 0x3e, "w", 0x40)
+	q.cfgWrite(rootPort, 0x3e, "w", 0)
+	if got := s.count(pcifn.ResetDevice); got != before+1 {
+		t.Errorf("%d device resets, want 1", got-before)
+	}
+	if got := q.cfg(fnBus, 0x04, "w"); got != 0 {
+		t.Errorf("COMMAND %#x after reset", got)
+	}
+	if st := s.fn.VectorStates()[0]; st.Assigned {
+		t.Error("vector 0 is still assigned")
+	}
+	q.enable(0x6)
+	if got := q.cfg(fnBus, 0x00, "l"); got != 0x00ba1414 {
+		t.Errorf("the function reads %#x", got)
+	}
+	q.alive()
 }

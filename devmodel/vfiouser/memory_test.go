@@ -199,8 +199,7 @@ func TestDMALimit(t *testing.T) {
 	m := NewMemory(nil)
 	defer m.Clear()
 	for i := range uint64(MaxMaps) {
-		// Backwards, so that the sorted insert has its worst case.
-		if err := m.Map(DMAMap{ArgSize: 32, Flags: 3, IOVA: (MaxMaps - i) * 2 * dmaPage, Size: dmaPage}, -1); err != nil {
+		if err := m.Map(DMAMap{ArgSize: 32, Flags: 3, IOVA: (i + 1) * 2 * dmaPage, Size: dmaPage}, -1); err != nil {
 			t.Fatalf("map %d: %v", i, err)
 		}
 	}
