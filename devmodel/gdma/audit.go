@@ -81,3 +81,23 @@ func (d *Device) audit(cause string, dev DeviceID) {
 		d.trace.Note(kindAuditEntry, l.Kind, l.ID)
 	}
 }
+
+// Usage counts what the device holds, the hardware channel's own queues included.
+type Usage struct {
+	EQs, CQs, SQs, RQs int
+	Regions            int // that no queue has taken
+	Pages              int // of regions, taken or not
+	Registrations      int
+	Answers            int // waiting for a receive buffer, or held
+}
+
+// Usage is what the device holds now; nothing at all after a reset or an SMC destroy.
+func (d *Device) Usage() Usage {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	u := Usage{d.eqs.used, d.cqs.used, d.sqs.used, d.rqs.used, len(d.regions), d.pages, len(d.devices), 0}
+	if d.hwc != nil {
+		u.Answers = len(d.hwc.queued) + len(d.hwc.held)
+	}
+	return u
+}

@@ -110,7 +110,8 @@ type Device struct {
 }
 
 type registration struct {
-	eqs int // created so far
+	eqs  int // created since there was none
+	live int
 }
 
 // front is what the answering goroutine and the device's own share.

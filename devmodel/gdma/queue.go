@@ -7,7 +7,7 @@ type EQ struct {
 	ID     uint32
 	Vector uint32
 	Device DeviceID // on whose behalf it was created
-	// Ordinal counts the EQs its device has created since it was registered, from 0.
+	// Ordinal counts the EQs its device has created since it last had none, from 0.
 	Ordinal int
 	arming
 	gone bool

@@ -277,6 +277,7 @@ func (d *Device) createEQ(r *Request) Status {
 	}
 	eq.ID = id
 	reg.eqs++
+	reg.live++
 	delete(d.regions, rg.handle) // the queue's now
 	r.Put(createdID, uint64(id))
 	return StatusOK
@@ -286,6 +287,12 @@ func (d *Device) removeEQ(eq *EQ) {
 	eq.gone = true
 	d.eqs.remove(eq.ID)
 	d.pages -= eq.ring.want
+	if reg := d.devices[eq.Device]; reg != nil {
+		// 7.2 and later make their queues anew at every ifup: the count starts again with them.
+		if reg.live--; reg.live == 0 {
+			reg.eqs = 0
+		}
+	}
 }
 
 func (d *Device) createRegion(r *Request) Status {

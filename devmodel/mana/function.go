@@ -170,7 +170,7 @@ type Role struct {
 	EQ     uint32
 	// HWC: the hardware channel's. It may share its vector with queue EQs where the driver ran out of vectors.
 	HWC bool
-	// Ordinal counts the driver's queue EQs in the order it created them, from 0; kernels up to 7.1 create queue k's EQ as the k-th.
+	// Ordinal counts the driver's queue EQs in the order it created them, from 0 after it had none; with one vPort, queue k's EQ is the k-th.
 	Ordinal int
 	// Queues are the queues whose completions go to the EQ; none before an interface is up.
 	Queues []QueueRef
@@ -202,6 +202,9 @@ func (f *Function) Roles() []Role {
 
 // Audits report what drivers left behind: one for each DEREGISTER_DEVICE, each end of the hardware channel and each reset of a device in use, oldest first.
 func (f *Function) Audits() []gdma.Audit { return f.dev.Audits() }
+
+// Usage counts the queues, regions and registrations the device holds.
+func (f *Function) Usage() gdma.Usage { return f.dev.Usage() }
 
 // Driver is what the guest's driver said of itself when it was last probed.
 func (f *Function) Driver() gdma.Driver { return f.dev.Driver() }

@@ -119,7 +119,7 @@ func (c *client) Request(r *gdma.Request) gdma.Status {
 		}
 		// Nothing is ever under way between two requests, so the fence is reached at once.
 		clear(f.cqe[:])
-		le.PutUint32(f.cqe[:], cqeHead(cqeRXFence))
+		rxCQE{kind: cqeRXFence}.put(f.cqe[:])
 		f.dev.Complete(o.q, f.cqe[:])
 		return gdma.StatusOK
 	case codeConfigRX:

@@ -10,24 +10,22 @@ var le = binary.LittleEndian
 
 // MANA request codes (section 5.1).
 const (
-	codeQueryDevConfig  = 0x20001
-	codeQueryStats      = 0x20002
-	codeConfigTX        = 0x20003
-	codeCreateWQ        = 0x20004
-	codeDestroyWQ       = 0x20005
-	codeFenceRQ         = 0x20006
-	codeConfigRX        = 0x20007
-	codeQueryVPort      = 0x20008
-	codeQueryLink       = 0x2000a
-	codeSetBandwidth    = 0x2000b
-	codeQueryPHY        = 0x2000c
-	objectSQ            = 1
-	objectRQ            = 2
-	noObject            = ^uint64(0)
-	rxUnchanged         = ^uint32(0)
-	statsMask           = 1<<statCount - 1
-	rxTableFields       = 0x78 // end of a CONFIG_VPORT_RX request from version 2 without its table
-	firstRXTableVersion = 2
+	codeQueryDevConfig = 0x20001
+	codeQueryStats     = 0x20002
+	codeConfigTX       = 0x20003
+	codeCreateWQ       = 0x20004
+	codeDestroyWQ      = 0x20005
+	codeFenceRQ        = 0x20006
+	codeConfigRX       = 0x20007
+	codeQueryVPort     = 0x20008
+	codeQueryLink      = 0x2000a
+	codeSetBandwidth   = 0x2000b
+	codeQueryPHY       = 0x2000c
+	objectSQ           = 1
+	objectRQ           = 2
+	noObject           = ^uint64(0)
+	rxUnchanged        = ^uint32(0)
+	statsMask          = 1<<statCount - 1
 )
 
 // field keeps the declarations below to one line each.
@@ -163,6 +161,7 @@ const (
 type cqeType uint8
 
 const (
+	cqeRXOK          cqeType = 1
 	cqeRXFence       cqeType = 3
 	cqeTXOK          cqeType = 32
 	cqeTXMTU         cqeType = 34
@@ -177,6 +176,34 @@ const (
 
 // cqeHead is the first dword of a data completion's client data.
 func cqeHead(t cqeType) uint32 { return uint32(t) | cqeClientMANA }
+
+// rxCQE is the client data of a receive completion of one packet.
+type rxCQE struct {
+	kind   cqeType
+	flags  uint32 // VLAN, checksum and hash verdicts
+	length uint16
+	hash   uint32
+	offset uint32 // of the consumed entry
+}
+
+// Flags of a receive completion: dword 1.
+const (
+	rxHashTCP4    = 1 << (16 + 1)
+	rxIPGood      = 1 << 25
+	rxTCPGood     = 1 << 27
+	rxLength      = 8
+	rxHash        = 16
+	rxWQEPosition = 56
+)
+
+// put writes the completion into 60 zeroed bytes.
+func (c rxCQE) put(b []byte) {
+	le.PutUint32(b, cqeHead(c.kind))
+	le.PutUint32(b[4:], c.flags)
+	le.PutUint16(b[rxLength:], c.length)
+	le.PutUint32(b[rxHash:], c.hash)
+	le.PutUint32(b[rxWQEPosition:], c.offset)
+}
 
 // txOOB is the out-of-band data of a packet to send. A short one leaves the second half zero.
 type txOOB struct {
