@@ -16,8 +16,11 @@ import (
 	"irqlab/scenarios/nearest"
 )
 
-// maxFile bounds a scenario file, in bytes: the YAML parser's cost is not linear on hostile input.
-const maxFile = 256 << 10
+// Bounds of a scenario file. The YAML parser's cost grows with the square of the nesting.
+const (
+	maxFile    = 64 << 10 // bytes
+	maxNesting = 100      // brackets open at once, or list dashes on one line; a scenario needs five
+)
 
 // Error is one thing wrong with a scenario file.
 type Error struct {
@@ -93,6 +96,10 @@ func (d *decoder) parse(data []byte) (root ast.Node) {
 		d.failAt(nil, "", fmt.Sprintf("the file has %d bytes; allowed: %d", len(data), maxFile))
 		return nil
 	}
+	if line := nestedTooDeeply(data); line > 0 {
+		d.failAt(&token.Position{Line: line, Column: 1}, "", fmt.Sprintf("nested more than %d deep", maxNesting))
+		return nil
+	}
 	// The parser is given foreign bytes and is known to trip over some; a user wants to hear that the file is broken, not that irqlab is.
 	defer func() {
 		if r := recover(); r != nil {
@@ -125,6 +132,31 @@ func (d *decoder) parse(data []byte) (root ast.Node) {
 	}
 	d.failAt(docs[1].Body.GetToken().Position, "", "a second document; a file holds one scenario")
 	return nil
+}
+
+// nestedTooDeeply returns the line where nesting exceeds what any scenario needs, 0 when it does not. It counts brackets and dashes wherever they
+// stand: in a text that many unmatched ones are as odd.
+func nestedTooDeeply(data []byte) int {
+	line, open, dashes := 1, 0, 0
+	for i, b := range data {
+		switch b {
+		case '\n':
+			line++
+			dashes = 0
+		case '[', '{':
+			open++
+		case ']', '}':
+			open = max(0, open-1)
+		case '-', '?':
+			if i+1 < len(data) && (data[i+1] == ' ' || data[i+1] == '\t') {
+				dashes++
+			}
+		}
+		if open > maxNesting || dashes > maxNesting {
+			return line
+		}
+	}
+	return 0
 }
 
 func firstLine(s string) string {

@@ -74,7 +74,10 @@ func TestLoadErrors(t *testing.T) {
 			`f.yaml:1:1: cases: the lists multiply to more than 4096 cases`}},
 		{"empty", "# nothing\n", []string{"f.yaml:1:1: the file is empty"}},
 		{"two documents", "name: x\nstrategy: linear\n---\nname: y\n", []string{`f.yaml:4:5: a second document; a file holds one scenario`}},
-		{"too large", "#" + strings.Repeat("x", maxFile), []string{"f.yaml:1:1: the file has 262145 bytes; allowed: 262144"}},
+		{"nested brackets", "name: x\nvectors: " + strings.Repeat("[", 101), []string{"f.yaml:2:1: nested more than 100 deep"}},
+		{"nested braces", "name: x\ncases: " + strings.Repeat("{a: ", 101), []string{"f.yaml:2:1: nested more than 100 deep"}},
+		{"nested dashes", strings.Repeat("- ", 101), []string{"f.yaml:1:1: nested more than 100 deep"}},
+		{"too large", "#" + strings.Repeat("x", maxFile), []string{"f.yaml:1:1: the file has 65537 bytes; allowed: 65536"}},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
 			_, err := Load("f.yaml", []byte(tc.yaml))
