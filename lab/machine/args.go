@@ -137,7 +137,7 @@ func split(total, parts int) []int {
 func (m Machine) channels(a *args) {
 	c := m.Channels
 	a.opt("-chardev", "socket", "id=qmp", "fd="+strconv.Itoa(c.QMPFD))
-	a.opt("-mon", "chardev=qmp", "mode=control")
+	a.opt("-qmp", "chardev:qmp") // -mon is deprecated, and what replaces it is newer than the oldest QEMU that will do
 	a.opt("-chardev", "socket", "id=console", "fd="+strconv.Itoa(c.ConsoleFD))
 	a.opt("-serial", "chardev:console")
 	a.opt("-chardev", "socket", "id=agent", "fd="+strconv.Itoa(c.AgentFD))
@@ -231,6 +231,7 @@ func (m Machine) KernelCommandLine() string {
 		"console=ttyS0", "earlycon=uart8250,io,0x3f8", // a kernel that dies early still says why
 		"panic=-1",                              // with -no-reboot: QEMU exits, and the lab knows at once
 		"unknown_nmi_panic", "panic_print=0x40", // so that an injected NMI shows every CPU's stack
+		"cryptomgr.notests=1", // the self-tests of ciphers nobody uses are a third of an emulated boot
 		"intel_iommu=on", "iommu=pt",
 	}
 	if m.Irqchip == MSI {

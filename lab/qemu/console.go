@@ -23,7 +23,8 @@ const (
 // Console is the guest's serial console, from its first byte: written to a file, searched for reports of trouble as it comes, its end kept in memory.
 // What a guest can make of it is bounded: the file at 64 MiB, memory at a fraction of one.
 type Console struct {
-	path string
+	path    string
+	fileMax int64
 	// diagnose and death ask the process, which knows more than its console does.
 	diagnose func(context.Context) string
 	death    func() error
@@ -55,7 +56,7 @@ func (w *waiter) feed(p []byte) {
 }
 
 func newConsole(path string) *Console {
-	return &Console{path: path, changed: make(chan struct{}), waiters: map[*waiter]struct{}{}}
+	return &Console{path: path, fileMax: consoleFileMax, changed: make(chan struct{}), waiters: map[*waiter]struct{}{}}
 }
 
 // run copies the console until it ends.
@@ -82,12 +83,12 @@ func (c *Console) take(p []byte, file io.Writer) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fileErr == nil && c.written < consoleFileMax {
-		keep := p[:min(int64(len(p)), consoleFileMax-c.written)]
+	if c.fileErr == nil && c.written < c.fileMax {
+		keep := p[:min(int64(len(p)), c.fileMax-c.written)]
 		_, c.fileErr = file.Write(keep)
 		c.written += int64(len(keep))
-		if c.written == consoleFileMax {
-			_, _ = fmt.Fprintf(file, "\n[irqlab: the guest wrote more than %d MiB; the rest is not kept]\n", consoleFileMax>>20)
+		if c.written == c.fileMax {
+			_, _ = fmt.Fprintf(file, "\n[irqlab: the guest wrote more than %d bytes; the rest is not kept]\n", c.fileMax)
 		}
 	}
 	if c.tail = append(c.tail, p...); len(c.tail) > 2*consoleTail {

@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"syscall"
@@ -22,14 +23,18 @@ type BootError struct {
 func (e *BootError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "guest: %q did not appear on the console within %s", e.Awaited, e.After.Round(time.Millisecond))
-	if e.Panic != nil {
-		fmt.Fprintf(&b, ": %s", e.Panic.Title)
-	} else if e.Err != nil {
+	switch {
+	case e.Panic != nil:
+		fmt.Fprintf(&b, ": %s\nthe guest panicked:\n%s", e.Panic.Title, indent(firstLines(e.Panic.Text, tailLines)))
+	case e.Err != nil:
 		fmt.Fprintf(&b, ": %v", e.Err)
 	}
-	if e.Tail == "" {
+	var dead *DeadError // which shows the console itself
+	switch {
+	case e.Panic != nil || errors.As(e.Err, &dead) || e.Diagnosis != "":
+	case e.Tail == "":
 		b.WriteString("\nthe console is empty: the kernel did not start")
-	} else {
+	default:
 		fmt.Fprintf(&b, "\nlast console lines:\n%s", indent(e.Tail))
 	}
 	if e.Diagnosis != "" {
@@ -101,6 +106,14 @@ type CommandError struct {
 }
 
 func (e *CommandError) Error() string { return "QMP " + e.Command + ": " + e.Desc }
+
+func firstLines(text string, n int) string {
+	lines := strings.SplitAfterN(text, "\n", n+1)
+	if len(lines) > n {
+		lines = append(lines[:n], "…")
+	}
+	return strings.Join(lines, "")
+}
 
 func indent(text string) string {
 	return "  " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n  ")

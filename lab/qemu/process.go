@@ -113,7 +113,7 @@ func Start(ctx context.Context, cfg Config) (_ *Process, err error) {
 		return nil, err
 	}
 	started = true
-	if err := p.exchange(ctx, qmpTimeout, "qmp_capabilities", p.monitor.mon.Connect); err != nil {
+	if err := p.exchange(ctx, p.qmpTimeout, "qmp_capabilities", p.monitor.mon.Connect); err != nil {
 		return nil, err
 	}
 	if err := run.publish(p.cmd.Process.Pid); err != nil {

@@ -138,7 +138,7 @@ var rules = []rule{
 var (
 	stamp     = regexp.MustCompile(`^(?:<\d+>)?\[ *\d+\.\d+\](?:\[ *[TC]\d+\])? ?`)
 	traceEnd  = regexp.MustCompile(`^ ?</(?:TASK|IRQ|NMI|EOI|SOFTIRQ|#DF|ENTRY_TRAMPOLINE)>`)
-	followsOn = regexp.MustCompile(`^(?:\s|Call Trace|Sending NMI|NMI backtrace|CPU: ?\d|CPU#|Hardware name|Workqueue: |Tainted: |Stopper: |RIP: |RSP: |Code: |R[A-DS0-9][XIP0-9 ]{1,2}: |FS: |CS: |CR2: |DR\d: |PKRU: |EFLAGS|Modules linked|Task dump|task:|rcu: |\(detected|\(t=|Kernel Offset|Disabling IRQ|handlers:|\[<|irq event|hardirqs|softirqs|Future hung task|"echo 0)`)
+	followsOn = regexp.MustCompile(`^(?:\s|Call Trace|Sending NMI|NMI backtrace|CPU: ?\d|CPU#|Hardware name|Workqueue: |Tainted: |Stopper: |RIP: |RSP: |Code: |R[A-DS0-9][XIP0-9 ]{1,2}: |FS: |CS: |CR2: |DR\d: |PKRU: |EFLAGS|Modules linked|Task dump|task:|rcu: |\(detected|\(t=|Kernel Offset|Disabling IRQ|handlers:|\[<|irq event|hardirqs|softirqs|Future hung task|INFO: task \S+ is blocked on|"echo 0)`)
 	row       = regexp.MustCompile(`^={20,}$`)
 )
 
@@ -262,7 +262,7 @@ func (s *Scanner) continues(message string) bool {
 		return true
 	}
 	r.stray++
-	if r.traced || r.stray > r.style.slack() {
+	if r.traced || r.stray > r.style.slack() || row.MatchString(message) {
 		return false
 	}
 	var next report
