@@ -43,7 +43,11 @@ func (s *Scenario) Plan(o Overrides) ([]Case, []string, error) {
 	for i := range p.cases {
 		c := &p.cases[i]
 		for _, problem := range slices.Concat(c.validate(), c.Expect.validate(c)) {
-			return nil, nil, fmt.Errorf("scenario %s: case %s: %s: %s", s.Name, c.Name, problem.key, problem.text)
+			remedy := ""
+			if o.Shape != nil && slices.Contains([]string{"offline", "device-node", "pressure"}, problem.key) {
+				remedy = fmt.Sprintf("; with --shape, give --%s, too", problem.key)
+			}
+			return nil, nil, fmt.Errorf("scenario %s: case %s: %s: %s%s", s.Name, c.Name, problem.key, problem.text, remedy)
 		}
 	}
 	return p.cases, p.notes(), nil
@@ -246,6 +250,7 @@ func (c *Case) trim(flag string, keep func(Pressure) bool) {
 func (c *Case) trimLevels() {
 	online := c.Online()
 	kept := Profile{}
+	var dropped cpulist.List
 	for _, p := range c.Pressure {
 		if gone := p.CPUs().Minus(online); len(gone) > 0 {
 			levels := map[int]int{}
@@ -255,13 +260,16 @@ func (c *Case) trimLevels() {
 				}
 			}
 			p.Levels = levels
-			c.note("pressure on CPU %s dropped because it is not online", gone)
+			dropped = dropped.Or(gone)
 		}
 		if p.Kind != PressureVectors || len(p.Levels) > 0 {
 			kept = append(kept, p)
 		}
 	}
 	c.Pressure = kept
+	if len(dropped) > 0 {
+		c.note("pressure on CPU %s dropped because it is not online", dropped)
+	}
 }
 
 // notes are the cases' notes, each with the cases it concerns.

@@ -282,7 +282,8 @@ func offlineWord(l cpulist.List) string {
 
 // kernelWord is short for a path: its last element.
 func kernelWord(spec string) string {
-	return cmp.Or(spec[strings.LastIndexByte(strings.TrimRight(spec, "/"), '/')+1:], spec)
+	trimmed := strings.TrimRight(spec, "/")
+	return cmp.Or(trimmed[strings.LastIndexByte(trimmed, '/')+1:], spec)
 }
 
 // resolve computes what follows from the rest.

@@ -1,0 +1,145 @@
+package scenarios
+
+import (
+	"slices"
+	"testing"
+
+	"irqlab/guestagent/cpulist"
+	"irqlab/guestagent/strategy"
+	"irqlab/scenarios/result"
+)
+
+// allocator is the x86 vector allocator as mana-protocol.md section 6.3 describes it, to reason about pressure without booting a kernel.
+type allocator struct {
+	used   map[int]int // device vectors by CPU
+	node   cpulist.List
+	online cpulist.List
+}
+
+// pick takes the CPU with the most free vectors in mask, the lowest number on a tie.
+func (a *allocator) pick(mask cpulist.List) int {
+	best := mask[0]
+	for _, c := range mask {
+		if a.used[c] < a.used[best] {
+			best = c
+		}
+	}
+	a.used[best]++
+	return best
+}
+
+func (a *allocator) request() int {
+	if len(a.node) > 0 {
+		return a.pick(a.node)
+	}
+	return a.pick(a.online)
+}
+
+// setMask leaves a vector whose CPU is in the mask; another moves, and its old CPU keeps the vector until the next interrupt.
+func (a *allocator) setMask(cpu int, mask cpulist.List) int {
+	if mask == nil || mask.Has(cpu) {
+		return cpu
+	}
+	return a.pick(mask)
+}
+
+func (a *allocator) raise(levels map[int]int) {
+	for cpu, level := range levels {
+		a.used[cpu] = max(a.used[cpu], level)
+	}
+}
+
+// place plays a case through the model and returns what would be observed.
+func place(t *testing.T, c Case) result.Case {
+	t.Helper()
+	topo := c.Shape.Topology(c.Offline)
+	a := &allocator{used: map[int]int{}, online: topo.Online, node: c.Shape.NodeCPUs(c.DeviceNode).And(topo.Online)}
+	def := a.online
+	if len(a.node) > 0 {
+		def = a.node
+	}
+	plan, err := strategy.Compute(c.Strategy, topo, c.DeviceNode, c.Vectors, c.Queues())
+	if err != nil {
+		t.Fatal(err)
+	}
+	requested := func(mask cpulist.List) cpulist.List {
+		if mask == nil {
+			return def
+		}
+		return mask
+	}
+	a.raise(c.Pressure.Levels(BeforeHWC))
+	vectors := []result.Vector{{Role: result.RoleHWC, Affinity: requested(plan.HWC), Effective: cpulist.List{a.setMask(a.request(), plan.HWC)}}}
+	a.raise(c.Pressure.Levels(BeforeQueues))
+	at := make([]int, c.Queues())
+	for k := range at {
+		at[k] = a.request()
+	}
+	for k, mask := range plan.Queues {
+		vectors = append(vectors, result.Vector{Index: k + 1, Role: result.RoleQueue, Affinity: requested(mask), Effective: cpulist.List{a.setMask(at[k], mask)}})
+	}
+	return result.Case{Strategy: c.Strategy, Branch: plan.Branch, Observations: []result.Observation{result.Observe(LabelSettled, topo.Online, vectors)}}
+}
+
+// TestShippedAgainstModel: what the shipped scenarios expect must follow from their own pressure by the three rules of the allocator.
+func TestShippedAgainstModel(t *testing.T) {
+	for _, name := range Shipped() {
+		cases, _, err := mustGet(t, name).Plan(Overrides{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range cases {
+			for _, reason := range c.Expect.Check(place(t, c)) {
+				t.Errorf("%s, %s: %s", name, c.Name, reason)
+			}
+		}
+	}
+}
+
+// TestPublishedRows holds low-vcpu to data/published-results.yaml, low_vcpu_affinity.
+func TestPublishedRows(t *testing.T) {
+	want := map[string][]string{"numa-aware": {"0", "0", "2", "0", "3"}, "linear": {"0", "0", "1", "2", "3"}, "unset": {"0", "2", "3", "2", "3"}}
+	cases, _, err := mustGet(t, "low-vcpu").Plan(Overrides{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(cases) != len(want) {
+		t.Fatalf("%d cases", len(cases))
+	}
+	for _, c := range cases {
+		e := c.Expect.Settled
+		got := []string{e.HWC.String()}
+		for _, q := range e.Queues {
+			got = append(got, q.String())
+		}
+		if !slices.Equal(got, want[c.Name]) {
+			t.Errorf("%s expects %v, published %v", c.Name, got, want[c.Name])
+		}
+	}
+}
+
+// TestWrongKernelFails: a kernel that spreads by another strategy must not pass.
+func TestWrongKernelFails(t *testing.T) {
+	cases, _, err := mustGet(t, "low-vcpu").Plan(Overrides{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range cases {
+		for _, other := range cases {
+			if wrong := c; c.Name != other.Name {
+				wrong.Strategy = other.Strategy
+				if len(c.Expect.Check(place(t, wrong))) == 0 {
+					t.Errorf("case %s passes with the masks of %s", c.Name, other.Strategy)
+				}
+			}
+		}
+	}
+	// Nor does one without the pressure: the published row is its doing.
+	for _, c := range cases {
+		bare := c
+		bare.Pressure = nil
+		if reasons := c.Expect.Check(place(t, bare)); (len(reasons) == 0) != (c.Name == "linear") {
+			t.Errorf("case %s without pressure: %q", c.Name, reasons)
+		}
+	}
+}

@@ -1,0 +1,173 @@
+package scenarios
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"irqlab/guestagent/cpulist"
+	"irqlab/scenarios/shape"
+)
+
+func mustGet(t testing.TB, name string) *Scenario {
+	t.Helper()
+	s, err := Get(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestPlan(t *testing.T) {
+	none := NoNode
+	offline, allOnline := list("3"), cpulist.List(nil)
+	parse := func(text string) *shape.Shape {
+		s, err := shape.ParseShape(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &s
+	}
+	const profile = "[vectors:before=hwc,cpu0-3=8 vectors:before=queues,cpu0=12,cpu1=16,cpu2=8,cpu3=10]"
+	const unsetProfile = "[vectors:before=hwc,cpu0-3=8 vectors:before=queues,cpu0-1=12,cpu2-3=9]"
+	for _, tc := range []struct {
+		what     string
+		scenario string
+		o        Overrides
+		want     string
+		notes    string
+	}{
+		{"as it is", "low-vcpu", Overrides{},
+			"numa-aware: numa-aware vfio 1x2x2 5 node 0 msi " + profile + " off [] debian:7.3\n" +
+				"linear: linear vfio 1x2x2 5 node 0 msi " + profile + " off [] debian:7.3\n" +
+				"unset: unset vfio 1x2x2 5 node 0 msi " + unsetProfile + " off [] debian:7.3", ""},
+		{"a strategy that a case has selects it", "low-vcpu", Overrides{Strategies: []string{"unset", "linear"}},
+			"unset: unset vfio 1x2x2 5 node 0 msi " + unsetProfile + " off [] debian:7.3\n" +
+				"linear: linear vfio 1x2x2 5 node 0 msi " + profile + " off [] debian:7.3", ""},
+		{"a strategy that none has", "low-vcpu", Overrides{Strategies: []string{"siblings"}},
+			"numa-aware/siblings: siblings vfio 1x2x2 5 node 0 msi " + profile + " off [] debian:7.3\n" +
+				"unset/siblings: siblings vfio 1x2x2 5 node 0 msi " + unsetProfile + " off [] debian:7.3",
+			"expectations on masks, placement dropped because --strategy overrides"},
+		{"pressure away", "low-vcpu", Overrides{Pressure: Profile{}, Strategies: []string{"linear"}},
+			"linear: linear vfio 1x2x2 5 node 0 msi [] off [] debian:7.3", "expectations on placement dropped because --pressure overrides"},
+		{"vectors", "low-vcpu", Overrides{Vectors: 6, Strategies: []string{"linear"}},
+			"linear: linear vfio 1x2x2 6 node 0 msi " + profile + " off [] debian:7.3", "expectations on masks, placement dropped because --vectors overrides"},
+		{"the same vectors", "low-vcpu", Overrides{Vectors: 5, Strategies: []string{"linear"}},
+			"linear: linear vfio 1x2x2 5 node 0 msi " + profile + " off [] debian:7.3", ""},
+		{"vectors select a case", "vector-boundary", Overrides{Vectors: 4}, "equal: mana-7.2 vfio 1x2x2 4 node 0 msi [] off [] debian:7.3", ""},
+		{"kernels multiply and keep", "low-vcpu", Overrides{Kernels: []string{"debian:6.18", "/tmp/build/"}, Strategies: []string{"linear"}},
+			"linear/debian:6.18: linear vfio 1x2x2 5 node 0 msi " + profile + " off [] debian:6.18\n" +
+				"linear/build: linear vfio 1x2x2 5 node 0 msi " + profile + " off [] /tmp/build/", ""},
+		{"memory moves no vector", "low-vcpu", Overrides{Shape: parse("memory=1G"), Strategies: []string{"linear"}},
+			"linear: linear vfio 1x2x2 5 node 0 msi " + profile + " off [] debian:7.3", ""},
+		{"a smaller shape takes pressure with it", "low-vcpu", Overrides{Shape: parse("cores=1"), Strategies: []string{"linear"}},
+			"linear: linear vfio 1x1x2 5 node 0 msi [vectors:before=hwc,cpu0-1=8 vectors:before=queues,cpu0=12,cpu1=16] off [] debian:7.3",
+			"expectations on masks, placement dropped because --shape overrides\npressure on CPU 2-3 dropped because it is not online"},
+		{"relative vectors follow the shape", "offline-before", Overrides{Shape: parse("cores=8"), Strategies: []string{"unset"}},
+			"unset: unset vfio 1x8x2 14 node 0 msi [] off [5-7] debian:7.3", "expectations on masks, counts dropped because --shape overrides"},
+		{"offline", "low-vcpu", Overrides{Offline: &offline, Strategies: []string{"linear"}},
+			"linear: linear vfio 1x2x2 5 node 0 msi [vectors:before=hwc,cpu0-2=8 vectors:before=queues,cpu0=12,cpu1=16,cpu2=8] off [3] debian:7.3",
+			"expectations on masks, placement dropped because --offline overrides\npressure on CPU 3 dropped because it is not online"},
+		{"nothing offline", "offline-before", Overrides{Offline: &allOnline, Strategies: []string{"linear"}},
+			"linear: linear vfio 1x4x2 9 node 0 msi [] off [] debian:7.3", "expectations on masks, placement, counts dropped because --offline overrides"},
+		{"device node selects", "device-node", Overrides{DeviceNode: &none}, "none: numa-aware vfio 2x2x2 6 node -1 msi [] off [] debian:7.3", ""},
+		{"device node none, where no case has it", "low-vcpu", Overrides{DeviceNode: &none, Strategies: []string{"linear"}},
+			"linear: linear vfio 1x2x2 5 node -1 msi " + profile + " off [] debian:7.3", "expectations on masks, placement dropped because --device-node overrides"},
+		{"irqchip", "low-vcpu", Overrides{Irqchip: IrqchipRemapped, Strategies: []string{"linear"}},
+			"linear: linear vfio 1x2x2 5 node 0 remapped " + profile + " off [] debian:7.3", "expectations on placement dropped because --irqchip overrides"},
+		{"the kernel's driver", "low-vcpu", Overrides{Driver: DriverMana}, "numa-aware:  mana 1x2x2 5 node 0 msi [] off [] debian:7.3",
+			"pressure \"vectors:before=hwc,cpu0-3=8\" dropped because --driver overrides\n" +
+				"pressure \"vectors:before=queues,cpu0=12,cpu1=16,cpu2=8,cpu3=10\" dropped because --driver overrides\n" +
+				"expectations on masks, placement dropped because --driver overrides"},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			cases, notes, err := mustGet(t, tc.scenario).Plan(tc.o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := listing(cases); got != tc.want {
+				t.Errorf("got\n%s\nwant\n%s", got, tc.want)
+			}
+			if got := strings.Join(notes, "\n"); got != tc.notes {
+				t.Errorf("notes\n%s\nwant\n%s", got, tc.notes)
+			}
+		})
+	}
+}
+
+// TestPlanKeepsScenario: a plan must not eat into the scenario it comes from.
+func TestPlanKeepsScenario(t *testing.T) {
+	s := mustGet(t, "low-vcpu")
+	before := listing(s.cases) + describe(s.cases[0].Expect)
+	off := list("1-3")
+	if _, _, err := s.Plan(Overrides{Vectors: 9, Offline: &off, Strategies: []string{"node"}, Irqchip: IrqchipRemapped}); err != nil {
+		t.Fatal(err)
+	}
+	if after := listing(s.cases) + describe(s.cases[0].Expect); after != before {
+		t.Errorf("the scenario became\n%s\nfrom\n%s", after, before)
+	}
+	cases, notes, err := s.Plan(Overrides{})
+	if err != nil || len(cases) != 3 || len(notes) != 0 || len(cases[0].Notes) != 0 {
+		t.Errorf("a second plan has %d cases, notes %q, error %v", len(cases), notes, err)
+	}
+}
+
+func TestPlanErrors(t *testing.T) {
+	node1 := 1
+	cpu0, far := list("0"), list("9")
+	tiny := shape.Shape{Sockets: 1, Cores: 1, Threads: 1, Nodes: 1, MemoryMiB: 512}
+	for _, tc := range []struct {
+		scenario string
+		o        Overrides
+		want     string
+	}{
+		{"low-vcpu", Overrides{Strategies: []string{"linaer"}}, `scenario low-vcpu: --strategy: unknown strategy "linaer"; allowed: numa-aware, linear, mana-7.2, unset, ` +
+			`all-online, local-spread, siblings, node; did you mean "linear"?`},
+		{"low-vcpu", Overrides{Driver: "vfoi"}, `--driver: unknown driver "vfoi"; allowed: vfio, mana; did you mean "vfio"?`},
+		{"low-vcpu", Overrides{Irqchip: "x2"}, `--irqchip: unknown irqchip "x2"; allowed: msi, remapped`},
+		{"low-vcpu", Overrides{Vectors: 2049}, `--vectors: 2049 is out of range; allowed: 1 to 2048`},
+		{"low-vcpu", Overrides{DeviceNode: &node1}, `device-node: node 1 is not in the shape; allowed: none, 0`},
+		{"low-vcpu", Overrides{Offline: &cpu0}, `offline: CPU 0 cannot be taken offline`},
+		{"low-vcpu", Overrides{Offline: &far}, `offline: CPU 9 is not in the shape, which has CPUs 0-3`},
+		{"low-vcpu", Overrides{Kernels: []string{""}}, `--kernel: no kernel is named`},
+		{"low-vcpu", Overrides{Shape: &shape.Shape{}}, `--shape: sockets=0 is impossible`},
+		{"low-vcpu", Overrides{Driver: DriverMana, Strategies: []string{"linear"}}, `--strategy: driver mana spreads its vectors itself`},
+		{"low-vcpu", Overrides{Driver: DriverMana, Pressure: Profile{{Kind: PressureVectors, Before: BeforeHWC, Levels: map[int]int{0: 1}}}}, `needs driver vfio`},
+		{"low-vcpu", Overrides{Pressure: Profile{{Kind: PressureNVMe, Queues: 1, Node: 3}}}, `pressure: "nvme:queues=1,node=3": node 3 is not in the shape`},
+		{"offline-before", Overrides{Shape: &tiny}, `offline: CPU 5-7 is not in the shape, which has CPUs 0; with --shape, give --offline, too`},
+	} {
+		_, _, err := mustGet(t, tc.scenario).Plan(tc.o)
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%+v: error %v, want one with %q", tc.o, err, tc.want)
+		}
+	}
+}
+
+func TestShipped(t *testing.T) {
+	want := []string{"low-vcpu", "alternatives", "device-node", "offline-before", "vector-boundary"}
+	if got := Shipped(); !slices.Equal(got, want) {
+		t.Errorf("Shipped() = %v, want %v", got, want)
+	}
+	for _, name := range Shipped() {
+		s := mustGet(t, name)
+		if s.Name != name || s.Title == "" || s.Question == "" || s.Text == "" || s.Source == "" {
+			t.Errorf("%s: its file lacks a name of its own, title, question, text or source", name)
+		}
+		cases, notes, err := s.Plan(Overrides{})
+		if err != nil || len(notes) > 0 {
+			t.Errorf("%s: %v, notes %v", name, err, notes)
+		}
+		for _, c := range cases {
+			if c.Expect.Settled == nil || c.Expect.Settled.QueueMasks == nil {
+				t.Errorf("%s, %s: expects nothing that a wrong kernel fails", name, c.Name)
+			}
+		}
+	}
+	_, err := Get("low-vpcu")
+	if err == nil || !strings.Contains(err.Error(), `did you mean "low-vcpu"?`) {
+		t.Errorf("unknown scenario: %v", err)
+	}
+	if _, err := Get("../go"); err == nil {
+		t.Error("a path was taken for a shipped scenario")
+	}
+}
