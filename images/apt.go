@@ -174,32 +174,45 @@ type packageList struct{ suite, file string }
 
 // update fetches the package lists of every suite. A suite that the mirror lacks, or that cannot be fetched now, is left out with a warning.
 func (a *apt) update(ctx context.Context, p Progress) ([]packageList, error) {
-	_, runErr := a.run(ctx, "", "package lists", 0, p, "-o", "pkgCacheFile::Generate=false", "update") // builds no cache that nobody reads
+	// Error-Mode: apt otherwise calls an unreachable mirror a success, with old lists. Generate: it would build a cache that nobody reads.
+	out, runErr := a.run(ctx, "", "package lists", 0, p, "-o", "APT::Update::Error-Mode=any", "-o", "pkgCacheFile::Generate=false", "-o", "Acquire::Retries=1", "update")
 	if ctx.Err() != nil {
 		return nil, runErr
 	}
+	reached := reachedSuites(out)
 	var lists []packageList
-	have := map[string]bool{}
 	for _, suite := range a.suites {
-		if file := a.list(suite); file != "" {
-			lists, have[suite] = append(lists, packageList{suite, file}), true
+		file := a.list(suite)
+		if file != "" && (reached[suite] || runErr != nil) {
+			lists = append(lists, packageList{suite, file})
+		}
+		switch {
+		case file != "" && reached[suite]:
+		case file != "" && runErr != nil:
+			a.c.warn("suite %s not refreshed, its old package list is used: %s", suite, suiteTrouble(runErr, suite, redact(a.mirror)))
+		default:
+			a.c.warn("suite %s left out: %s", suite, suiteTrouble(runErr, suite, redact(a.mirror)))
 		}
 	}
-	if len(lists) == 0 {
+	if len(reached) == 0 || len(lists) == 0 {
 		if runErr == nil {
 			runErr = errors.New("it has none of the suites " + strings.Join(a.suites, ", "))
 		}
 		return nil, fmt.Errorf("no package list from %s: %w (check the network and the host's apt sources, or give --qemu PATH and --kernel PATH)", redact(a.mirror), runErr)
 	}
-	for _, s := range a.suites {
-		if !have[s] {
-			a.c.warn("suite %s left out: %s", s, suiteTrouble(runErr, s, redact(a.mirror)))
+	return lists, nil
+}
+
+// reachedSuites reads the lines of apt-get update, "Get:1 URL SUITE InRelease [size]" or "Hit:1 URL SUITE InRelease".
+func reachedSuites(out string) map[string]bool {
+	reached := map[string]bool{}
+	for line := range strings.Lines(out) {
+		f := strings.Fields(line)
+		if len(f) >= 4 && (strings.HasPrefix(f[0], "Get:") || strings.HasPrefix(f[0], "Hit:")) && (f[3] == "InRelease" || f[3] == "Release") {
+			reached[f[2]] = true
 		}
 	}
-	if runErr != nil && len(lists) == len(a.suites) {
-		a.c.warn("package lists only partly refreshed: %v", runErr)
-	}
-	return lists, nil
+	return reached
 }
 
 // list is the verified package list of a suite, "" if there is none. apt-get indextargets would tell too, after seconds spent on a cache of
@@ -270,7 +283,7 @@ func (e *AptError) gone() bool {
 	return false
 }
 
-// run runs apt-get in dir and returns what it prints. Progress is reported once it has taken two seconds: what apt says it does, in bytes of
+// run runs apt-get in dir and returns what it prints, also when it fails. Progress is reported once it has taken two seconds: what apt says it does, in bytes of
 // size if that is known, else in percent.
 func (a *apt) run(ctx context.Context, dir, what string, size int64, p Progress, args ...string) (string, error) {
 	read, write, err := os.Pipe()
@@ -299,10 +312,10 @@ func (a *apt) run(ctx context.Context, dir, what string, size int64, p Progress,
 		return stdout.String(), nil
 	}
 	if ctx.Err() != nil {
-		return "", fmt.Errorf("apt-get %s: %w", command, ctx.Err())
+		return stdout.String(), fmt.Errorf("apt-get %s: %w", command, ctx.Err())
 	}
 	e := &AptError{Command: command, Output: aptComplaints(stderr.String()), Err: err}
-	return "", noSpace(a.c.dir, 0, aptRemedy(e))
+	return stdout.String(), noSpace(a.c.dir, 0, aptRemedy(e))
 }
 
 // runOwned runs a command that dies with this process and with ctx, children included. started is called once it runs.
