@@ -462,10 +462,14 @@ func (t *lineTail) add(line string) {
 
 // ctxFirst prefers the context's end over what it made fail.
 func ctxFirst(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return fmt.Errorf("%w (%v)", context.Cause(ctx), err)
+	switch cause := context.Cause(ctx); {
+	case cause == nil:
+		return err
+	case errors.Is(cause, ctx.Err()):
+		return fmt.Errorf("%w (%v)", cause, err)
+	default:
+		return fmt.Errorf("%w: %w (%v)", ctx.Err(), cause, err)
 	}
-	return err
 }
 
 // ticking reports a step that cannot count every second until stop is called; stop waits for the last report.
