@@ -1,6 +1,6 @@
 package gdma
 
-import "fmt"
+import "errors"
 
 // EQ is an event queue: completions of queues and events of the device, each signalled on one vector.
 type EQ struct {
@@ -136,15 +136,21 @@ func (t *table[T]) all(yield func(*T) bool) {
 	}
 }
 
-// post appends an event; a full queue drops it, because the entry it would overwrite is one the guest has not read.
+// Why an event was not posted. They are values, because a guest can bring them about at will on the hot path.
+var (
+	errNoEQ = errors.New("there is no such event queue")
+	errFull = errors.New("the event queue is full: the guest has read none of its entries")
+)
+
+// postEvent appends an event; a full queue drops it, because the entry it would overwrite is one the guest has not read.
 func (d *Device) postEvent(eq *EQ, typ EventType, d0, d1, d2 uint32) error {
 	if eq == nil || eq.gone {
 		d.trace.Note(kindAnomaly, "event for a queue that has no event queue any more", uint64(typ))
-		return fmt.Errorf("gdma: event %d: no event queue", typ)
+		return errNoEQ
 	}
 	if eq.full() {
 		d.trace.Record(kindOverflow, uint64(eq.ID), uint64(typ))
-		return fmt.Errorf("gdma: event %d: event queue %d is full: the guest has read none of its %d entries", typ, eq.ID, eq.n)
+		return errFull
 	}
 	own := owner(eq.t, eq.n)
 	if d.cfg.Taps.Event != nil {

@@ -404,8 +404,11 @@ func (d *Device) Event(eq uint32, typ EventType, details [3]uint32) error {
 	q := d.hwc.eq
 	if eq != 0 {
 		if q = d.eqs.get(eq); q == nil {
-			return fmt.Errorf("gdma: event %d: no event queue %d", typ, eq)
+			return fmt.Errorf("gdma: event %d on queue %d: %w", typ, eq, errNoEQ)
 		}
 	}
-	return d.postEvent(q, typ, details[0], details[1], details[2])
+	if err := d.postEvent(q, typ, details[0], details[1], details[2]); err != nil {
+		return fmt.Errorf("gdma: event %d on queue %d: %w", typ, q.ID, err)
+	}
+	return nil
 }

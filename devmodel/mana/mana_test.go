@@ -465,7 +465,7 @@ func TestBrokenQueueIsAlone(t *testing.T) {
 	l.transmit(p.send[0], bad)
 	l.R.Doorbell(gdma.DoorbellSQ, gdma.ProducerDoorbell(p.send[1].ID, 8192+32, 0)) // more than the ring
 	l.R.Doorbell(gdma.DoorbellSQ, gdma.ProducerDoorbell(p.send[2].ID, 33, 0))      // no whole units
-	l.request(t, codeQueryDevConfig, 88, 80, 3) // only the newest value of a doorbell counts: let the bad ones be taken up
+	l.request(t, codeQueryDevConfig, 88, 80, 3)                                    // only the newest value of a doorbell counts: let the bad ones be taken up
 	frame := l.M.Alloc(4096)
 	for i, q := range p.send {
 		l.transmit(q, gdma.AppendWQE(nil, oob(q, p), []gdma.SGE{{Addr: frame, Size: 60}}, 0, 0))
@@ -619,6 +619,41 @@ func TestResets(t *testing.T) {
 	}
 	if a := l.f.Audits(); len(a) != 3 || a[0].Cause != "reset: flr" || len(a[0].Leaks) == 0 {
 		t.Errorf("audits %+v", a)
+	}
+}
+
+// TestResetUnderLoad resets while packets are under way, again and again, and destroys the channel the same way; the race detector watches.
+func TestResetUnderLoad(t *testing.T) {
+	d := dialects[3]
+	l := newLab(t, Config{Queues: 2}, 3, nil)
+	base := l.M.Mark()
+	for i := range 100 {
+		l.Driver = gdmatest.NewDriver(l.M, l.R)
+		l.probe(t, d, 0)
+		p := l.ports[0]
+		l.up(t, d, p, 2, 1)
+		for range 100 {
+			for _, q := range p.send {
+				l.transmit(q, gdma.AppendWQE(nil, oob(q, p), []gdma.SGE{{Addr: 0x3000, Size: 60}}, 0, 0))
+			}
+		}
+		switch i % 3 {
+		case 0:
+			l.f.Reset(pcifn.ResetFLR)
+			l.f.Reset(pcifn.ResetDevice)
+		case 1:
+			if err := l.Close(l.ctx); err != nil {
+				t.Fatal(err)
+			}
+		case 2: // the next life begins over this one, in memory of its own
+			continue
+		}
+		l.M.FreeTo(base)
+	}
+	l.f.Reset(pcifn.ResetClientGone)
+	l.Driver = gdmatest.NewDriver(l.M, l.R)
+	if err := l.Open(l.ctx); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -67,9 +67,12 @@ func runRandom(t *testing.T, steps int, next func(n int) int) {
 		case 0, 1, 2, 3:
 			pages := []uint64{}
 			for range 1 + next(4) {
-				if next(10) == 0 {
+				switch next(10) {
+				case 0: // nowhere
 					pages = append(pages, uint64(next(1<<30))<<12)
-				} else {
+				case 1, 2: // somewhere that may be another region's, or this one's twice
+					pages = append(pages, base+uint64(6+next(20))*4096) // the channel itself has six pages
+				default:
 					pages = append(pages, l.M.Alloc(4096))
 				}
 			}
