@@ -1,0 +1,415 @@
+package report
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"golang.org/x/term"
+
+	"irqlab/guestagent/cpulist"
+	"irqlab/scenarios/result"
+)
+
+const (
+	maxCPUColumns = 16 // with more CPUs, interrupt counts share a column
+	maxListWidth  = 72 // long rows of CPUs wrap
+	maxListLength = 24 // a longer list of idle or clustered CPUs is counted instead
+)
+
+// Table writes the report for people: one line per case first, then each case in full. Colour is used on a terminal only, unless NO_COLOR is set.
+func Table(w io.Writer, r result.Report) error {
+	f, ok := w.(*os.File)
+	return render(w, r, ok && term.IsTerminal(int(f.Fd())) && os.Getenv("NO_COLOR") == "")
+}
+
+// page is a report being written.
+type page struct {
+	bytes.Buffer
+	colour bool
+}
+
+func render(w io.Writer, r result.Report, colour bool) error {
+	p := &page{colour: colour}
+	for _, group := range groups(r.Cases) {
+		p.summary(group)
+		p.matrix(group)
+	}
+	for i := range r.Cases {
+		p.caseInFull(&r.Cases[i])
+	}
+	p.total(r)
+	_, err := w.Write(p.Bytes())
+	return err
+}
+
+// groups splits the cases by scenario, both in the order of the report.
+func groups(cases []result.Case) [][]result.Case {
+	var out [][]result.Case
+	at := map[string]int{}
+	for _, c := range cases {
+		i, ok := at[c.Scenario]
+		if !ok {
+			i = len(out)
+			at[c.Scenario] = i
+			out = append(out, nil)
+		}
+		out[i] = append(out[i], c)
+	}
+	return out
+}
+
+// summary is one line per case.
+func (p *page) summary(cases []result.Case) {
+	p.linef("%s: effective CPU of the HWC vector; of each queue vector", clean(cases[0].Scenario))
+	t := newTable("case", "outcome", "HWC; queues", "clustered", "idle", "kernel", "seconds")
+	t.SetColumnConfigs([]table.ColumnConfig{
+		{Name: "HWC; queues", WidthMax: maxListWidth, WidthMaxEnforcer: text.WrapSoft},
+		{Name: "seconds", Align: text.AlignRight, AlignHeader: text.AlignRight},
+	})
+	for _, c := range cases {
+		row := table.Row{clean(c.Name), p.outcome(c.Outcome), "-", "-", "-", clean(cmp.Or(c.Kernel, c.KernelSpec, "-")), fmt.Sprintf("%.1f", c.Seconds.Total)}
+		if o := last(&c); o != nil {
+			row[2], row[3], row[4] = placement(o), p.alarm(listOrCount(result.ClusteredCPUs(o.Online, o.Vectors))), listOrCount(o.IdleCPUs)
+		}
+		t.AppendRow(row)
+	}
+	p.table(t, "")
+	p.linef("")
+}
+
+// matrix sets cases named row/column against each other, such as strategies against pressure, when the names fill a rectangle.
+func (p *page) matrix(cases []result.Case) {
+	var rows, columns []string
+	cells := map[[2]string]*result.Case{}
+	for i := range cases {
+		c := &cases[i]
+		row, column, ok := strings.Cut(c.Name, "/")
+		if !ok || strings.Contains(column, "/") {
+			return
+		}
+		if !slices.Contains(rows, row) {
+			rows = append(rows, row)
+		}
+		if !slices.Contains(columns, column) {
+			columns = append(columns, column)
+		}
+		cells[[2]string{row, column}] = c
+	}
+	if len(columns) < 2 || len(rows) < 2 || len(cells) != len(rows)*len(columns) || len(cells) != len(cases) {
+		return
+	}
+	header := []string{"HWC; queues"}
+	var configs []table.ColumnConfig
+	for i, c := range columns {
+		header = append(header, clean(c))
+		configs = append(configs, table.ColumnConfig{Number: i + 2, WidthMax: maxListWidth / 2, WidthMaxEnforcer: text.WrapSoft})
+	}
+	t := newTable(header...)
+	t.SetColumnConfigs(configs)
+	for _, r := range rows {
+		row := table.Row{clean(r)}
+		for _, column := range columns {
+			cell := "-"
+			c := cells[[2]string{r, column}]
+			if o := last(c); o != nil {
+				cell = placement(o)
+				if o.Clustered {
+					cell = p.alarm(cell + " clustered")
+				}
+			}
+			if c.Outcome != result.Pass {
+				cell += " " + p.outcome(c.Outcome)
+			}
+			row = append(row, cell)
+		}
+		t.AppendRow(row)
+	}
+	p.table(t, "")
+	p.linef("")
+}
+
+func (p *page) caseInFull(c *result.Case) {
+	p.linef("%s/%s: %s", clean(c.Scenario), clean(c.Name), p.outcome(c.Outcome))
+	for _, r := range c.Reasons {
+		p.bullet("  - ", r)
+	}
+	what := "driver " + clean(c.Driver)
+	if c.Strategy != "" {
+		what += ", strategy " + clean(c.Strategy)
+	}
+	if c.Branch != "" && c.Branch != c.Strategy {
+		what += " (took: " + clean(c.Branch) + ")"
+	}
+	node := "no node"
+	if c.DeviceNode != nil {
+		node = "node " + strconv.Itoa(*c.DeviceNode)
+	}
+	p.linef("  kernel %s, %s, irqchip %s", clean(cmp.Or(c.Kernel, c.KernelSpec, "unknown")), what, clean(c.Irqchip))
+	p.linef("  %s; CPUs online: %s; function on %s, %d vectors", c.Shape, cmp.Or(c.Online.String(), "unknown"), node, c.Vectors)
+	pressure := "none"
+	if len(c.Pressure) > 0 {
+		pressure = strings.Join(c.Pressure, " ")
+	}
+	p.linef("  pressure: %s", clean(pressure))
+	for _, n := range c.Notes {
+		p.bullet("  note: ", n)
+	}
+	for i := range c.Observations {
+		p.observation(&c.Observations[i])
+	}
+	if n := len(c.KernelLog.Warnings); n > 0 {
+		p.linef("  %s", p.alarm(plural(n, "warning", "warnings")+" in the kernel log:"))
+		for _, w := range c.KernelLog.Warnings {
+			p.bullet("  | ", w)
+		}
+	}
+	for _, a := range []struct{ what, path string }{{"console", c.Artifacts.Console}, {"trace", c.Artifacts.Trace}} {
+		if a.path != "" {
+			p.linef("  %s: %s", a.what, clean(a.path))
+		}
+	}
+	p.linef("")
+}
+
+func (p *page) observation(o *result.Observation) {
+	p.linef("")
+	p.linef("  %s, CPUs %s online, interrupts handled per CPU:", clean(o.Label), listOrDash(o.Online))
+	columns := cpusOf(o)
+	split := len(columns) <= maxCPUColumns
+	header := []string{"vector", "role", "irq", "requested", "hint", "effective"}
+	configs := []table.ColumnConfig{
+		{Name: "vector", Align: text.AlignRight}, {Name: "irq", Align: text.AlignRight},
+		{Name: "requested", WidthMax: maxListWidth, WidthMaxEnforcer: text.WrapSoft},
+	}
+	if split {
+		for _, cpu := range columns {
+			name := "CPU" + strconv.Itoa(cpu)
+			header = append(header, name)
+			configs = append(configs, table.ColumnConfig{Name: name, Align: text.AlignRight, AlignHeader: text.AlignRight, AlignFooter: text.AlignRight})
+		}
+	} else {
+		header = append(header, "counts")
+	}
+	t := newTable(header...)
+	t.SetColumnConfigs(configs)
+	total := map[int]uint64{}
+	clustered := result.ClusteredCPUs(o.Online, o.Vectors)
+	for _, v := range o.Vectors {
+		effective := listOrDash(v.Effective)
+		if v.Role == result.RoleQueue && len(v.Effective.And(clustered)) > 0 {
+			effective = p.alarm(effective)
+		}
+		if v.Pending {
+			effective += p.alarm(" pending")
+		}
+		row := table.Row{v.Index, clean(v.Role), v.IRQ, listOrDash(v.Affinity), listOrDash(v.Hint), effective}
+		for cpu, n := range v.Counts {
+			total[cpu] += n
+		}
+		t.AppendRow(appendCounts(row, v.Counts, columns, split))
+	}
+	footer := table.Row{"total", "", "", "", "", ""}
+	if split {
+		footer = appendCounts(footer, total, columns, split)
+	} else {
+		var all uint64
+		for _, n := range total {
+			all += n
+		}
+		footer = append(footer, all)
+	}
+	t.AppendFooter(footer)
+	p.table(t, "  ")
+	p.callOut(o, clustered)
+}
+
+// callOut says in words what the table shows about the spread of the queue vectors.
+func (p *page) callOut(o *result.Observation, clustered cpulist.List) {
+	per := result.QueuesPerCPU(o.Vectors)
+	switch {
+	case len(clustered) > 0:
+		var words []string
+		for _, cpu := range clustered {
+			words = append(words, fmt.Sprintf("CPU %d has %d queues", cpu, per[cpu]))
+		}
+		p.linef("  %s", p.alarm(fmt.Sprintf("clustered: %s; none on CPU %s", strings.Join(words, ", "), o.IdleCPUs)))
+	case len(o.IdleCPUs) > 0:
+		p.linef("  not clustered; no queue on CPU %s", o.IdleCPUs)
+	default:
+		p.linef("  not clustered; no CPU is idle")
+	}
+}
+
+func (p *page) total(r result.Report) {
+	count := map[result.Outcome]int{}
+	seconds := 0.0
+	for _, c := range r.Cases {
+		count[c.Outcome]++
+		seconds += c.Seconds.Total
+	}
+	host := ""
+	if r.Host.QEMU != "" { // unknown when a run ends before it looked
+		host = fmt.Sprintf("; QEMU %s, %s", clean(r.Host.QEMU), clean(r.Host.Accel))
+		if r.Host.AccelReason != "" {
+			host += " (" + clean(r.Host.AccelReason) + ")"
+		}
+		host += ", " + plural(r.Host.CPUs, "host CPU", "host CPUs")
+	}
+	p.linef("%s: %d passed, %d failed, %s; %.1f s%s", plural(len(r.Cases), "case", "cases"), count[result.Pass], count[result.Fail],
+		plural(count[result.Error], "error", "errors"), seconds, host)
+}
+
+func appendCounts(row table.Row, counts map[int]uint64, columns cpulist.List, split bool) table.Row {
+	if split {
+		for _, cpu := range columns {
+			row = append(row, counts[cpu])
+		}
+		return row
+	}
+	var words []string
+	for _, cpu := range slices.Sorted(maps.Keys(counts)) {
+		words = append(words, fmt.Sprintf("%d:%d", cpu, counts[cpu]))
+	}
+	return append(row, strings.Join(words, " "))
+}
+
+// cpusOf are the CPUs that get a column: those online, and those that handled an interrupt before they left.
+func cpusOf(o *result.Observation) cpulist.List {
+	cpus := slices.Clone(o.Online)
+	for _, v := range o.Vectors {
+		for cpu := range v.Counts {
+			cpus = append(cpus, cpu)
+		}
+	}
+	return cpulist.New(cpus...)
+}
+
+func last(c *result.Case) *result.Observation {
+	if n := len(c.Observations); n > 0 {
+		return &c.Observations[n-1]
+	}
+	return nil
+}
+
+// placement is the published form: "0; 0,2,0,3". A vector on several CPUs or none is in brackets.
+func placement(o *result.Observation) string {
+	hwc, queues := o.Placement()
+	words := make([]string, len(queues))
+	for i, q := range queues {
+		words[i] = q.String()
+		if len(q) != 1 {
+			words[i] = "[" + words[i] + "]"
+		}
+	}
+	// A space after every eighth lets a long row wrap.
+	var b strings.Builder
+	b.WriteString(listOrDash(hwc) + "; ")
+	for i, w := range words {
+		b.WriteString(w)
+		if i < len(words)-1 {
+			b.WriteByte(',')
+			if i%8 == 7 {
+				b.WriteByte(' ')
+			}
+		}
+	}
+	return strings.TrimSuffix(b.String(), "; ")
+}
+
+func listOrDash(l cpulist.List) string { return cmp.Or(l.String(), "-") }
+
+// listOrCount fits a list into a column.
+func listOrCount(l cpulist.List) string {
+	if s := listOrDash(l); len(s) <= maxListLength {
+		return s
+	}
+	return plural(len(l), "CPU", "CPUs")
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.Itoa(n) + " " + many
+}
+
+func newTable(header ...string) table.Writer {
+	t := table.NewWriter()
+	style := table.StyleDefault
+	style.Options = table.Options{SeparateHeader: true, SeparateFooter: true}
+	style.Format = table.FormatOptions{}
+	style.Box.PaddingLeft = ""
+	style.Box.PaddingRight = "  "
+	t.SetStyle(style)
+	row := make(table.Row, len(header))
+	for i, h := range header {
+		row[i] = h
+	}
+	t.AppendHeader(row)
+	return t
+}
+
+func (p *page) table(t table.Writer, indent string) {
+	for line := range strings.SplitSeq(t.Render(), "\n") {
+		p.WriteString(strings.TrimRight(indent+line, " ") + "\n")
+	}
+}
+
+func (p *page) linef(format string, args ...any) { fmt.Fprintf(p, format+"\n", args...) }
+
+// bullet writes text of several lines under one mark.
+func (p *page) bullet(mark, text string) {
+	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
+		p.linef("%s%s", mark, clean(line))
+		if mark != "  | " {
+			mark = strings.Repeat(" ", len(mark))
+		}
+	}
+}
+
+// ANSI colours.
+const (
+	red    = "\x1b[31m"
+	green  = "\x1b[32m"
+	yellow = "\x1b[33m"
+	reset  = "\x1b[0m"
+)
+
+func (p *page) paint(colour, s string) string {
+	if !p.colour || s == "" || s == "-" {
+		return s
+	}
+	return colour + s + reset
+}
+
+func (p *page) alarm(s string) string { return p.paint(red, s) }
+
+func (p *page) outcome(o result.Outcome) string {
+	switch o {
+	case result.Pass:
+		return p.paint(green, string(o))
+	case result.Fail:
+		return p.paint(red, string(o))
+	}
+	return p.paint(yellow, clean(string(o)))
+}
+
+// clean keeps what a guest wrote from steering the terminal: control characters become spaces.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, s)
+}
