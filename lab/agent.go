@@ -21,9 +21,9 @@ type Agent struct {
 	client *agentapi.Client
 }
 
-// SSHConfig is how to authenticate to a guest made from the image with these keys: the client's private key file, and the one host key to accept
+// sshConfig is how to authenticate to a guest made from the image with these keys: the client's private key file, and the one host key to accept
 // as a line of an authorized_keys file.
-func SSHConfig(clientKey, hostKey string) (*ssh.ClientConfig, error) {
+func sshConfig(clientKey, hostKey string) (*ssh.ClientConfig, error) {
 	pem, err := os.ReadFile(clientKey)
 	if err != nil {
 		return nil, fmt.Errorf("guest's SSH key: %w", err)
@@ -44,8 +44,8 @@ func SSHConfig(clientKey, hostKey string) (*ssh.ClientConfig, error) {
 	}, nil
 }
 
-// DialSSH opens an SSH connection over a byte stream that leads to a guest; ctx bounds the handshake.
-func DialSSH(ctx context.Context, stream io.ReadWriteCloser, cfg *ssh.ClientConfig) (*ssh.Client, error) {
+// dialSSH opens an SSH connection over a byte stream that leads to a guest; ctx bounds the handshake.
+func dialSSH(ctx context.Context, stream io.ReadWriteCloser, cfg *ssh.ClientConfig) (*ssh.Client, error) {
 	stop := context.AfterFunc(ctx, func() { stream.Close() })
 	conn, chans, reqs, err := ssh.NewClientConn(streamConn{stream}, "guest", cfg)
 	if !stop() {

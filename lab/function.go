@@ -87,5 +87,5 @@ func (vm *VM) Attach(ctx context.Context, cfg FunctionConfig) (*Function, error)
 
 func (f *Function) close() error {
 	err := f.device.Close() // ends Serve
-	return errors.Join(err, <-f.served)
+	return errors.Join(err, <-f.served, f.MANA.Close())
 }

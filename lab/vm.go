@@ -5,9 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
 
 	"irqlab/guestagent/agentapi"
 	"irqlab/images"
@@ -64,6 +68,9 @@ type access struct {
 	ClientKey string `json:"client_key"`
 	HostKey   string `json:"host_key"`
 }
+
+// lastWords is how long QEMU may take to end once its channels have.
+const lastWords = 2 * time.Second
 
 const accessFile = "access.json"
 
@@ -177,14 +184,14 @@ func (vm *VM) connect(ctx context.Context, initramfs images.Initramfs) error {
 	if err := os.WriteFile(filepath.Join(vm.Dir(), accessFile), b, 0o600); err != nil {
 		return fmt.Errorf("run directory: %w", err)
 	}
-	cfg, err := SSHConfig(initramfs.ClientKey, initramfs.HostKey)
+	cfg, err := sshConfig(initramfs.ClientKey, initramfs.HostKey)
 	if err != nil {
 		return err
 	}
 	if err := vm.process.Console().WaitFor(ctx, agentapi.ReadyMessage); err != nil {
 		return err
 	}
-	client, err := DialSSH(ctx, vm.process.AgentConn(), cfg)
+	client, err := dialSSH(ctx, vm.process.AgentConn(), cfg)
 	if err != nil {
 		return err
 	}
@@ -203,6 +210,10 @@ func (vm *VM) Process() *qemu.Process { return vm.process }
 
 // Explain adds to an error what a hung or dead guest still tells: QEMU's end, or a backtrace of every CPU, the registers, and the last console lines.
 func (vm *VM) Explain(ctx context.Context, err error) error {
+	select { // the agent's channel ends a moment before QEMU does
+	case <-vm.process.Done():
+	case <-time.After(lastWords):
+	}
 	if e := vm.process.Err(); e != nil {
 		return fmt.Errorf("%w: %w", err, e)
 	}
@@ -228,6 +239,19 @@ func (vm *VM) Close() error {
 type Access struct {
 	Socket string // of the guest's second SSH port
 	access
+}
+
+// Dial logs in to the guest; ctx bounds the handshake. The guest has one seat for this: while somebody sits there, others wait.
+func (a Access) Dial(ctx context.Context) (*ssh.Client, error) {
+	cfg, err := sshConfig(a.ClientKey, a.HostKey)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := net.Dial("unix", a.Socket)
+	if err != nil {
+		return nil, err
+	}
+	return dialSSH(ctx, conn, cfg)
 }
 
 // Reach finds a running VM by name.

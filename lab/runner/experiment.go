@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"irqlab/devmodel/mana"
 	"irqlab/guestagent/agentapi"
 	"irqlab/lab"
 	"irqlab/lab/machine"
@@ -75,8 +76,8 @@ func (e *experiment) run(ctx context.Context) error {
 	if err := e.attach(ctx); err != nil {
 		return err
 	}
-	if e.c.Driver != scenarios.DriverVFIO {
-		return fmt.Errorf("driver %s: irqlab cannot run it yet; use --driver %s", e.c.Driver, scenarios.DriverVFIO)
+	if e.c.Driver == scenarios.DriverMana {
+		return e.drive(ctx)
 	}
 	return e.spread(ctx)
 }
@@ -96,7 +97,11 @@ func (e *experiment) attach(ctx context.Context) error {
 		}
 	}
 	e.stage("attaching the function")
-	e.fn, err = e.vm.Attach(ctx, lab.FunctionConfig{Vectors: e.c.Vectors})
+	cfg := lab.FunctionConfig{Vectors: e.c.Vectors}
+	if e.c.Driver == scenarios.DriverMana {
+		cfg.MANA.Queues = min(max(1, e.c.Queues()), mana.MaxQueues)
+	}
+	e.fn, err = e.vm.Attach(ctx, cfg)
 	return err
 }
 
@@ -338,11 +343,12 @@ func blamesGuest(err error, warnings []string) bool {
 	var boot *qemu.BootError
 	var dead *qemu.DeadError
 	var lost *lab.LostError
+	var driver *DriverError
 	var guest *agentapi.Error
 	switch {
 	case errors.As(err, &dead):
 		return dead.Guest()
-	case errors.As(err, &boot), errors.As(err, &lost):
+	case errors.As(err, &boot), errors.As(err, &lost), errors.As(err, &driver):
 		return true
 	case errors.As(err, &guest):
 		return false

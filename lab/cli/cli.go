@@ -1,0 +1,157 @@
+// Package cli is the irqlab command: flags in, exit status out. It holds no logic of its own beyond turning words into calls of the packages below it;
+// results go to standard output, everything else to standard error.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"irqlab/images"
+)
+
+// Exit statuses; ExitPass, ExitFail and ExitError are those of `irqlab run`.
+const (
+	ExitPass        = 0
+	ExitFail        = 1
+	ExitUsage       = 2
+	ExitError       = 125
+	ExitInterrupted = 130
+)
+
+// Streams are the command's standard streams.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// exitError carries an exit status with the error to print; a nil err prints nothing.
+type exitError struct {
+	status int
+	err    error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit status %d", e.status)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+func usageError(err error) error { return &exitError{ExitUsage, err} }
+
+// Main runs the command with the process's arguments and streams and returns its exit status. Interrupt and SIGTERM cancel what is under way, which then cleans up;
+// a second one kills at once.
+func Main() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	return Run(ctx, os.Args[1:], Streams{os.Stdin, os.Stdout, os.Stderr})
+}
+
+// Run runs the command with the given arguments.
+func Run(ctx context.Context, args []string, s Streams) int {
+	root := newRoot(s)
+	root.SetArgs(args)
+	root.SetIn(s.In)
+	root.SetOut(s.Out)
+	root.SetErr(s.Err)
+	err := root.ExecuteContext(ctx)
+	var exit *exitError
+	switch {
+	case err == nil:
+		return ExitPass
+	case ctx.Err() != nil:
+		fmt.Fprintln(s.Err, "irqlab: interrupted")
+		return ExitInterrupted
+	case errors.As(err, &exit):
+		if exit.err != nil {
+			fmt.Fprintln(s.Err, "irqlab:", exit.err)
+		}
+		return exit.status
+	default:
+		fmt.Fprintln(s.Err, "irqlab:", err)
+		return ExitFail
+	}
+}
+
+func newRoot(s Streams) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "irqlab",
+		Short: "See on which CPU each interrupt vector of a network function effectively lands",
+		Long: `irqlab boots a Linux kernel under QEMU in an exact CPU and NUMA shape, gives it a MANA network function that irqlab models in user space, applies an
+interrupt affinity strategy, and reports on which CPU each of the function's MSI-X vectors effectively lands.
+
+Nothing is installed and no root is needed. QEMU and kernels are fetched on first use into a cache ($IRQLAB_CACHE, else irqlab in your cache directory).`,
+		Example: `  irqlab run                                        # the default scenario: three strategies on 4 vCPUs
+  irqlab run low-vcpu --strategy linear --format json
+  irqlab run vector-boundary --kernel ~/linux       # a kernel build tree
+  irqlab doctor                                     # can this machine do it?`,
+		SilenceErrors:              true,
+		SilenceUsage:               true,
+		SuggestionsMinimumDistance: 2,
+		Args:                       cobra.NoArgs,
+		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError(suggestFlag(cmd, err)) })
+	root.AddCommand(
+		newRun(s), newList(s), newDoctor(s), newFetch(s), newShell(s), newSSH(s), newProxy(s), newDevice(s),
+	)
+	for _, cmd := range root.Commands() {
+		if args := cmd.Args; args != nil {
+			cmd.Args = func(cmd *cobra.Command, a []string) error {
+				if err := args(cmd, a); err != nil {
+					return usageError(fmt.Errorf("%w (see irqlab %s --help)", err, cmd.Name()))
+				}
+				return nil
+			}
+		}
+	}
+	root.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		return usageError(unknown("command", args[0], names(cmd.Commands())))
+	}
+	return root
+}
+
+func names(cmds []*cobra.Command) []string {
+	var l []string
+	for _, c := range cmds {
+		if c.IsAvailableCommand() {
+			l = append(l, c.Name())
+		}
+	}
+	return l
+}
+
+// suggestFlag adds the nearest flag's name to pflag's complaint about an unknown one.
+func suggestFlag(cmd *cobra.Command, err error) error {
+	word, ok := strings.CutPrefix(err.Error(), "unknown flag: --")
+	if !ok {
+		return fmt.Errorf("%w (see irqlab %s --help)", err, cmd.Name())
+	}
+	var flags []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { flags = append(flags, "--"+f.Name) })
+	return unknown("flag", "--"+word, flags)
+}
+
+func openCache() (*images.Cache, error) {
+	c, err := images.OpenCache("")
+	if err != nil {
+		return nil, &exitError{ExitError, err}
+	}
+	return c, nil
+}

@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"irqlab/scenarios"
+)
+
+// irqlab runs the command and returns its exit status and streams.
+func irqlab(t *testing.T, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	status = Run(t.Context(), args, Streams{In: strings.NewReader(""), Out: &out, Err: &errs})
+	return status, out.String(), errs.String()
+}
+
+func TestBadUsage(t *testing.T) {
+	dir := t.TempDir()
+	bad := filepath.Join(dir, "bad.yaml")
+	if err := os.WriteFile(bad, []byte("name: x\nstrategies: [linear]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	full := filepath.Join(dir, "full")
+	if err := os.MkdirAll(full, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(full, "results.json"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		args string
+		want string // in the message
+	}{
+		{"rnu", `unknown command "rnu"`},
+		{"run low-vpcu", `did you mean "low-vcpu"`},
+		{"run --kernle debian:7.3", `did you mean "--kernel"`},
+		{"run --strategy linaer", `did you mean "linear"`},
+		{"run --driver vifo", `did you mean "vfio"`},
+		{"run --irqchip remaped", `did you mean "remapped"`},
+		{"run --accel hax", "allowed: auto, kvm, tcg"},
+		{"run --format jsno", `did you mean "json"`},
+		{"run --start wram", `did you mean "warm"`},
+		{"run --shape sockets=1,cores=0", "--shape"},
+		{"run --shape socket=1", "sockets"},
+		{"run --vectors 0", "1 to 2048"},
+		{"run --vectors 4096", "1 to 2048"},
+		{"run --device-node 7", "node 7"},
+		{"run --device-node x", "--device-node"},
+		{"run --offline 0", "CPU 0 cannot be taken offline"},
+		{"run --offline 1-0", "runs backwards"},
+		{"run --pressure nvm:queues=4", `did you mean "nvme"`},
+		{"run --jobs -1", "--jobs"},
+		{"run --timeout -5s", "--timeout"},
+		{"run --kernel /no/such/kernel", "/no/such/kernel"},
+		{"run " + bad, bad + ":2:1: strategies"},
+		{"run /no/such/file.yaml", "/no/such/file.yaml"},
+		{"run --out " + full, "results.json"},
+		{"list strategie", `did you mean "strategies"`},
+		{"shell one two", "accepts at most 1 arg"},
+		{"device", "--socket"},
+		{"device --socket " + filepath.Join(dir, "s") + " --vectors 0", "vectors"},
+	} {
+		status, out, msg := irqlab(t, strings.Fields(tc.args)...)
+		if status != ExitUsage || out != "" {
+			t.Errorf("irqlab %s: status %d, stdout %q, stderr %q; want status %d and nothing on stdout", tc.args, status, out, msg, ExitUsage)
+		}
+		if !strings.Contains(msg, tc.want) {
+			t.Errorf("irqlab %s: %q does not say %q", tc.args, msg, tc.want)
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for _, c := range append(newRoot(Streams{}).Commands(), nil) {
+		args := []string{"--help"}
+		if c != nil {
+			args = []string{c.Name(), "--help"}
+		}
+		status, out, _ := irqlab(t, args...)
+		if status != ExitPass || !strings.Contains(out, "Usage:") {
+			t.Errorf("irqlab %s: status %d, %q", strings.Join(args, " "), status, out)
+		}
+	}
+}
+
+func TestList(t *testing.T) {
+	t.Setenv("IRQLAB_CACHE", t.TempDir())
+	status, out, msg := irqlab(t, "list")
+	if status != ExitPass {
+		t.Fatalf("status %d: %s", status, msg)
+	}
+	for _, want := range append(scenarios.Shipped(), "numa-aware", "mana-7.2", "sockets=1,cores=2,threads=2,nodes=1,memory=512M") {
+		if !strings.Contains(out, want) {
+			t.Errorf("the list lacks %s:\n%s", want, out)
+		}
+	}
+}
+
+func TestUnreachableVM(t *testing.T) {
+	for _, cmd := range []string{"ssh", "proxy"} {
+		status, _, msg := irqlab(t, cmd, "no-such-vm")
+		if status != ExitError || !strings.Contains(msg, "no-such-vm") {
+			t.Errorf("irqlab %s no-such-vm: status %d, %q; want %d and the name", cmd, status, msg, ExitError)
+		}
+	}
+}

@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"irqlab/lab"
+)
+
+func newFetch(s Streams) *cobra.Command {
+	var kernels []string
+	var qemu string
+	cmd := &cobra.Command{
+		Use:   "fetch",
+		Short: "Fill the cache ahead of time: QEMU, kernels, initramfs",
+		Long: `fetch brings QEMU, the named kernels and the initramfs for each into the cache, and checks what is there already. It may be interrupted and repeated,
+and several may run at once: each piece is made once and appears whole or not at all.`,
+		Example: "  irqlab fetch --kernel debian:6.18 --kernel debian:7.3",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cache, err := openCache()
+			if err != nil {
+				return err
+			}
+			p := newProgress(s.Err)
+			defer p.close()
+			ctx := cmd.Context()
+			q, err := cache.QEMU(ctx, qemu, p.report)
+			if err != nil {
+				return fmt.Errorf("QEMU: %w", err)
+			}
+			p.result(s.Out, "QEMU %s (%s)", q.Version, q.Source)
+			for _, spec := range kernels {
+				k, err := cache.Kernel(ctx, spec, p.report)
+				if err != nil {
+					return fmt.Errorf("kernel %s: %w", spec, err)
+				}
+				if _, err := cache.Initramfs(ctx, k, p.report); err != nil {
+					return fmt.Errorf("initramfs for %s: %w", k.Release, err)
+				}
+				p.result(s.Out, "kernel %s: %s", spec, k.Release)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringArrayVar(&kernels, "kernel", []string{lab.DefaultKernel}, "kernel `SPEC` to fetch; may be repeated")
+	cmd.Flags().StringVar(&qemu, "qemu", "", "`path` of the QEMU binary to use instead of finding one")
+	return cmd
+}

@@ -1,0 +1,146 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"irqlab/guestagent/strategy"
+	"irqlab/scenarios"
+	"irqlab/scenarios/shape"
+)
+
+func newList(s Streams) *cobra.Command {
+	var refresh bool
+	topics := []string{"scenarios", "strategies", "kernels", "shapes"}
+	show := map[string]func(cmd *cobra.Command) error{
+		"scenarios":  func(*cobra.Command) error { return listScenarios(s.Out) },
+		"strategies": func(*cobra.Command) error { return listStrategies(s.Out) },
+		"kernels":    func(cmd *cobra.Command) error { return listKernels(cmd, s, refresh) },
+		"shapes":     func(*cobra.Command) error { return listShapes(s.Out) },
+	}
+	cmd := &cobra.Command{
+		Use:   "list [scenarios|strategies|kernels|shapes]",
+		Short: "List what there is",
+		Long: `list shows the shipped scenarios, the affinity strategies, the kernels and the machine shapes the scenarios use; without an argument, all of them.
+
+A kernel is cached, fetchable, or incomplete: then the reason says what the mirror lacks. The list of fetchable kernels is the one of the last fetch or run;
+--refresh asks the mirror.`,
+		Args:      cobra.MaximumNArgs(1),
+		ValidArgs: topics,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				f := show[args[0]]
+				if f == nil {
+					return usageError(unknown("list", args[0], topics))
+				}
+				return f(cmd)
+			}
+			for i, t := range topics {
+				if i > 0 {
+					fmt.Fprintln(s.Out)
+				}
+				fmt.Fprintln(s.Out, t+":")
+				if err := show[t](cmd); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&refresh, "refresh", false, "kernels: ask the package mirror anew")
+	return cmd
+}
+
+// plainTable is a table without lines, as kubectl prints them.
+func plainTable(w io.Writer, header table.Row) table.Writer {
+	t := table.NewWriter()
+	t.SetOutputMirror(w)
+	style := table.StyleDefault
+	style.Options = table.OptionsNoBordersAndSeparators
+	style.Box.PaddingLeft = ""
+	style.Box.PaddingRight = "   "
+	t.SetStyle(style)
+	t.AppendHeader(header)
+	return t
+}
+
+func listScenarios(w io.Writer) error {
+	t := plainTable(w, table.Row{"name", "question"})
+	for _, name := range scenarios.Shipped() {
+		sc, err := scenarios.Get(name)
+		if err != nil {
+			return err
+		}
+		t.AppendRow(table.Row{name, sc.Question})
+	}
+	t.Render()
+	return nil
+}
+
+func listStrategies(w io.Writer) error {
+	t := plainTable(w, table.Row{"name", "masks, in the order vectors are added"})
+	for _, name := range strategy.Names() {
+		t.AppendRow(table.Row{name, strategy.Describe(name)})
+	}
+	t.Render()
+	return nil
+}
+
+func listKernels(cmd *cobra.Command, s Streams, refresh bool) error {
+	cache, err := openCache()
+	if err != nil {
+		return err
+	}
+	p := newProgress(s.Err)
+	defer p.close()
+	if refresh {
+		p.report("asking the package mirror", 0, 0)
+	}
+	kernels, err := cache.Kernels(cmd.Context(), refresh)
+	if err != nil {
+		return err
+	}
+	p.pause()
+	t := plainTable(s.Out, table.Row{"spec", "release", "suite", "state", "reason"})
+	for _, k := range kernels {
+		t.AppendRow(table.Row{k.Spec, k.Release, k.Suite, k.State, k.Reason})
+	}
+	t.Render()
+	if len(kernels) == 0 {
+		fmt.Fprintln(s.Err, "no kernel is known yet; irqlab list kernels --refresh asks the package mirror")
+	}
+	return nil
+}
+
+// listShapes shows the shapes that the shipped scenarios use; any other may be given to --shape.
+func listShapes(w io.Writer) error {
+	users := map[shape.Shape][]string{}
+	var order []shape.Shape
+	for _, name := range scenarios.Shipped() {
+		sc, err := scenarios.Get(name)
+		if err != nil {
+			return err
+		}
+		cases, _, err := sc.Plan(scenarios.Overrides{})
+		if err != nil {
+			return err
+		}
+		for _, c := range cases {
+			if users[c.Shape] == nil {
+				order = append(order, c.Shape)
+			}
+			if u := users[c.Shape]; len(u) == 0 || u[len(u)-1] != name {
+				users[c.Shape] = append(u, name)
+			}
+		}
+	}
+	t := plainTable(w, table.Row{"shape", "cpus", "used by"})
+	for _, sh := range order {
+		t.AppendRow(table.Row{sh, sh.CPUs(), users[sh]})
+	}
+	t.Render()
+	return nil
+}

@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/term"
+)
+
+// Patience is how long a step may take before a log (standard error that is no terminal) mentions it, and how often it is mentioned from then on.
+const (
+	patience = 2 * time.Second
+	reminder = 15 * time.Second
+)
+
+// progress shows what is going on: one line that is rewritten on a terminal, and on anything else a line for each step that takes long.
+type progress struct {
+	w   io.Writer
+	tty bool
+
+	mu      sync.Mutex
+	what    string
+	done    int64
+	total   int64
+	bar     *progressbar.ProgressBar
+	started time.Time
+	told    time.Time
+	stop    chan struct{}
+	stopped sync.WaitGroup
+}
+
+func newProgress(w io.Writer) *progress {
+	p := &progress{w: w, tty: isTerminal(w), stop: make(chan struct{})}
+	p.stopped.Go(p.tick)
+	return p
+}
+
+func isTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// report takes note of a step and how far it is, in bytes or items; total is 0 or less when unknown. It has the shape of images.Progress.
+func (p *progress) report(what string, done, total int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if what != p.what {
+		p.clear()
+		p.what, p.started, p.told = what, time.Now(), time.Time{}
+	}
+	p.done, p.total = done, total
+	p.draw()
+}
+
+// close removes the line; nothing is shown afterwards.
+func (p *progress) close() {
+	close(p.stop)
+	p.stopped.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clear()
+}
+
+// result writes a line to w, which may be the same terminal, without tearing the progress line.
+func (p *progress) result(w io.Writer, format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clear()
+	fmt.Fprintf(w, format+"\n", args...)
+}
+
+// update runs f where no report or result is written meanwhile.
+func (p *progress) update(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f()
+}
+
+// pause takes the line away until the next report.
+func (p *progress) pause() {
+	p.update(func() {
+		p.clear()
+		p.what = ""
+	})
+}
+
+func (p *progress) tick() {
+	t := time.NewTicker(200 * time.Millisecond)
+	defer t.Stop()
+	for {
+		select {
+		case <-p.stop:
+			return
+		case <-t.C:
+			p.mu.Lock()
+			p.draw()
+			p.mu.Unlock()
+		}
+	}
+}
+
+func (p *progress) clear() {
+	if p.bar != nil {
+		_ = p.bar.Clear()
+		p.bar = nil
+	}
+}
+
+func (p *progress) draw() {
+	switch now := time.Now(); {
+	case p.what == "":
+	case p.tty:
+		p.drawBar()
+	case p.told.IsZero() && now.Sub(p.started) >= patience, !p.told.IsZero() && now.Sub(p.told) >= reminder:
+		p.told = now
+		if p.total > 0 {
+			fmt.Fprintf(p.w, "%s: %d%%\n", p.what, 100*p.done/p.total)
+		} else {
+			fmt.Fprintf(p.w, "%s…\n", p.what)
+		}
+	}
+}
+
+func (p *progress) drawBar() {
+	limit := p.total
+	if limit <= 0 {
+		limit = -1 // a spinner
+	}
+	if p.bar == nil || p.bar.GetMax64() != limit {
+		p.clear()
+		p.bar = progressbar.NewOptions64(limit,
+			progressbar.OptionSetWriter(p.w),
+			progressbar.OptionSetDescription(p.what),
+			progressbar.OptionSetWidth(24),
+			progressbar.OptionSetElapsedTime(true),
+			progressbar.OptionSetPredictTime(false),
+			progressbar.OptionClearOnFinish(),
+			progressbar.OptionSetSpinnerChangeInterval(0),
+		)
+	}
+	_ = p.bar.Set64(p.done)
+	_ = p.bar.RenderBlank()
+}

@@ -1,0 +1,303 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/gofrs/flock"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"irqlab/guestagent/cpulist"
+	"irqlab/guestagent/strategy"
+	"irqlab/lab"
+	"irqlab/lab/report"
+	"irqlab/lab/runner"
+	"irqlab/scenarios"
+	"irqlab/scenarios/result"
+	"irqlab/scenarios/shape"
+)
+
+// scenarioFlags are the flags that override what a scenario says.
+type scenarioFlags struct {
+	kernels    []string
+	shape      string
+	strategies []string
+	driver     string
+	vectors    int
+	deviceNode string
+	irqchip    string
+	pressure   []string
+	offline    string
+}
+
+func (f *scenarioFlags) register(fs *pflag.FlagSet) {
+	fs.StringArrayVar(&f.kernels, "kernel", nil, "kernel `SPEC`: debian:7.3 (newest complete match), debian:6.18.15, a bzImage or vmlinux, a kernel build tree,\nor .deb files joined by commas; may be repeated")
+	fs.StringVar(&f.shape, "shape", "", "machine `SHAPE`, e.g. "+shape.Default().String())
+	fs.StringArrayVar(&f.strategies, "strategy", nil, "affinity strategy `NAME`, one of "+strings.Join(strategy.Names(), ", ")+"; may be repeated")
+	fs.StringVar(&f.driver, "driver", "", "who drives the function: `vfio` (the guest agent) or mana (the kernel's driver)")
+	fs.IntVar(&f.vectors, "vectors", 0, "MSI-X vectors of the function, HWC included (`N`)")
+	fs.StringVar(&f.deviceNode, "device-node", "", "NUMA node of the function (`N`), or none")
+	fs.StringVar(&f.irqchip, "irqchip", "", "`msi`, or remapped (interrupt remapping: affinity changes take effect at once)")
+	fs.StringArrayVar(&f.pressure, "pressure", nil, "other devices' interrupts (`SPEC`): nvme:queues=4, virtio-blk:queues=2,node=1,\nvectors:before=queues,cpu0=12,cpu1-3=8, or none; may be repeated")
+	fs.StringVar(&f.offline, "offline", "", "CPUs (`LIST`, e.g. 2-3) taken offline before the vectors are spread")
+}
+
+// overrides turns the flags that were given into Overrides.
+func (f *scenarioFlags) overrides(fs *pflag.FlagSet) (o scenarios.Overrides, err error) {
+	o = scenarios.Overrides{Kernels: f.kernels, Strategies: f.strategies, Driver: f.driver, Vectors: f.vectors, Irqchip: f.irqchip}
+	if fs.Changed("vectors") && f.vectors < 1 {
+		return o, fmt.Errorf("--vectors: %d is out of range; allowed: 1 to %d", f.vectors, scenarios.MaxVectors)
+	}
+	if fs.Changed("shape") {
+		s, err := shape.ParseShape(f.shape)
+		if err != nil {
+			return o, fmt.Errorf("--shape: %w", err)
+		}
+		o.Shape = &s
+	}
+	if fs.Changed("device-node") {
+		n, err := scenarios.ParseDeviceNode(f.deviceNode)
+		if err != nil {
+			return o, fmt.Errorf("--device-node: %w", err)
+		}
+		o.DeviceNode = &n
+	}
+	if fs.Changed("pressure") {
+		if o.Pressure, err = scenarios.ParseProfile(f.pressure); err != nil {
+			return o, fmt.Errorf("--pressure: %w", err)
+		}
+	}
+	if fs.Changed("offline") {
+		l, err := cpulist.Parse(f.offline)
+		if err != nil {
+			return o, fmt.Errorf("--offline: %w", err)
+		}
+		o.Offline = &l
+	}
+	return o, nil
+}
+
+// machineFlags say what the guests run on.
+type machineFlags struct {
+	accel string
+	qemu  string
+	start string
+	keep  bool
+}
+
+func (f *machineFlags) register(fs *pflag.FlagSet) {
+	fs.StringVar(&f.accel, "accel", lab.AccelAuto, "`auto` (KVM where it works, else TCG), kvm or tcg")
+	fs.StringVar(&f.qemu, "qemu", "", "`path` of the QEMU binary to use instead of finding one")
+	fs.StringVar(&f.start, "start", "auto", "`auto`, cold (boot each VM) or warm (not available yet)")
+	fs.BoolVar(&f.keep, "keep", false, "keep the VMs' run directories, and name them")
+}
+
+func (f *machineFlags) validate() error {
+	if f.accel != lab.AccelAuto && f.accel != lab.AccelKVM && f.accel != lab.AccelTCG {
+		return fmt.Errorf("--accel: %w", unknown("accelerator", f.accel, []string{lab.AccelAuto, lab.AccelKVM, lab.AccelTCG}))
+	}
+	switch f.start {
+	case "auto", "cold":
+		return nil
+	case "warm":
+		return errors.New("--start warm: starting from a snapshot is not available yet; use cold, or auto")
+	}
+	return fmt.Errorf("--start: %w", unknown("start", f.start, []string{"auto", "cold", "warm"}))
+}
+
+func newRun(s Streams) *cobra.Command {
+	var sf scenarioFlags
+	var mf machineFlags
+	var format, out string
+	var jobs int
+	var timeout time.Duration
+	var verbose bool
+	cmd := &cobra.Command{
+		Use:   "run [SCENARIO…]",
+		Short: "Run scenarios and show where every vector landed",
+		Long: `run boots a VM for each case of the scenarios, applies the case's affinity strategy, fires every vector until the kernel has settled it, and compares
+what it sees with what the scenario expects. SCENARIO is the name of a shipped one (irqlab list scenarios) or a YAML file; the default is ` + scenarios.Default + `.
+
+A flag overrides the scenario's value. Where that makes the scenario's expectations meaningless they are dropped, and the result says so.
+
+Exit status: 0 every case passed or expected nothing; 1 a case failed: the kernel or driver did not do what was expected; 2 bad usage or input file;
+125 the lab could not tell (and if both happen); 130 interrupted. ` + "`git bisect run`" + ` skips a commit on 125.`,
+		Example: `  irqlab run
+  irqlab run low-vcpu --strategy linear --strategy unset --format json
+  irqlab run vector-boundary --kernel ~/linux --out results
+  irqlab run my.yaml --shape sockets=2,cores=4,threads=2,nodes=2,memory=1G --device-node 1`,
+		ValidArgs: scenarios.Shipped(),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if format != "table" && format != "json" {
+				return usageError(fmt.Errorf("--format: %w", unknown("format", format, []string{"table", "json"})))
+			}
+			if err := mf.validate(); err != nil {
+				return usageError(err)
+			}
+			if jobs < 0 {
+				return usageError(fmt.Errorf("--jobs: %d is out of range; allowed: 1 or more, or 0 for this machine's own", jobs))
+			}
+			if timeout < 0 {
+				return usageError(fmt.Errorf("--timeout: %s is negative", timeout))
+			}
+			overrides, err := sf.overrides(cmd.Flags())
+			if err != nil {
+				return usageError(err)
+			}
+			cases, err := plan(args, overrides, s)
+			if err != nil {
+				return usageError(err)
+			}
+			cache, err := openCache()
+			if err != nil {
+				return err
+			}
+			if out != "" {
+				release, err := claim(out)
+				if err != nil {
+					return err
+				}
+				defer release()
+			}
+			p := newProgress(s.Err)
+			rep, err := runner.Run(cmd.Context(), cases, runner.Options{
+				Cache: cache, QEMU: mf.qemu, Accel: mf.accel, Jobs: jobs, Timeout: timeout, Out: out, Keep: mf.keep,
+				Progress: p.report, Status: follow(p, len(cases), s, verbose),
+			})
+			p.close()
+			return conclude(rep, err, format, out, s)
+		},
+	}
+	sf.register(cmd.Flags())
+	mf.register(cmd.Flags())
+	cmd.Flags().IntVar(&jobs, "jobs", 0, fmt.Sprintf("VMs at a time (`N`); 0: this machine's own, %d", runner.DefaultJobs()))
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long a case may take before its guest counts as hung; 0: 2m and 5s for each CPU")
+	cmd.Flags().StringVar(&format, "format", "table", "`table` or json")
+	cmd.Flags().StringVar(&out, "out", "", "new or empty `directory` for results, consoles and traces")
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "tell every step of every case on standard error")
+	return cmd
+}
+
+// plan loads the scenarios and lists their cases.
+func plan(names []string, o scenarios.Overrides, s Streams) ([]scenarios.Case, error) {
+	if len(names) == 0 {
+		names = []string{scenarios.Default}
+	}
+	var cases []scenarios.Case
+	for _, name := range names {
+		sc, err := load(name)
+		if err != nil {
+			return nil, err
+		}
+		more, notes, err := sc.Plan(o)
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range notes {
+			fmt.Fprintf(s.Err, "irqlab: %s: %s\n", sc.Name, n)
+		}
+		cases = append(cases, more...)
+	}
+	return cases, nil
+}
+
+// load reads a scenario: a file if the word looks like a path, else a shipped one.
+func load(name string) (*scenarios.Scenario, error) {
+	if !strings.ContainsRune(name, os.PathSeparator) && filepath.Ext(name) != ".yaml" && filepath.Ext(name) != ".yml" {
+		return scenarios.Get(name)
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	return scenarios.Load(name, data)
+}
+
+// resultsFile is the run's JSON result in --out; its presence marks a directory as used.
+const resultsFile = "results.json"
+
+// claim makes --out's directory this run's own.
+func claim(out string) (release func(), err error) {
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return nil, usageError(fmt.Errorf("--out: %w", err))
+	}
+	lock := flock.New(filepath.Join(out, ".lock"))
+	switch ok, err := lock.TryLock(); {
+	case err != nil:
+		return nil, usageError(fmt.Errorf("--out %s: %w", out, err))
+	case !ok:
+		return nil, usageError(fmt.Errorf("--out %s: another run is writing there; choose another directory", out))
+	}
+	release = func() {
+		_ = os.Remove(lock.Path())
+		_ = lock.Unlock()
+	}
+	entries, err := os.ReadDir(out)
+	if err == nil && len(entries) > 1 {
+		err = fmt.Errorf("it holds %s already; choose a new or empty directory", entries[len(entries)-1].Name())
+	}
+	if err != nil {
+		release()
+		return nil, usageError(fmt.Errorf("--out %s: %w", out, err))
+	}
+	return release, nil
+}
+
+// follow shows how a run comes on: each case's stage on the progress line, and with verbose a line for each.
+func follow(p *progress, cases int, s Streams, verbose bool) func(runner.Status) {
+	done := 0
+	return func(st runner.Status) {
+		name := st.Case.Scenario + "/" + st.Case.Name
+		if st.Done != nil {
+			p.update(func() { done++ })
+			if verbose || st.Done.Outcome != result.Pass {
+				p.result(s.Err, "%s: %s after %.1f s", name, st.Done.Outcome, st.Done.Seconds.Total)
+			}
+			return
+		}
+		if verbose {
+			p.result(s.Err, "%s: %s", name, st.Stage)
+		}
+		p.report(fmt.Sprintf("case %d of %d, %s: %s", min(done+1, cases), cases, name, st.Stage), 0, 0)
+	}
+}
+
+// conclude prints the report, also a partial one, and turns it into the exit status.
+func conclude(rep result.Report, err error, format, out string, s Streams) error {
+	var bad *runner.BadKernelError
+	switch {
+	case errors.As(err, &bad):
+		return usageError(err)
+	case err != nil && !errors.Is(err, context.Canceled):
+		return &exitError{ExitError, err}
+	}
+	if out != "" {
+		f, ferr := os.Create(filepath.Join(out, resultsFile))
+		if ferr == nil {
+			ferr = errors.Join(report.JSON(f, rep), f.Close())
+		}
+		if ferr != nil {
+			return &exitError{ExitError, fmt.Errorf("--out: %w", ferr)}
+		}
+	}
+	render := report.Table
+	if format == "json" {
+		render = report.JSON
+	}
+	if rerr := render(s.Out, rep); rerr != nil {
+		return &exitError{ExitError, fmt.Errorf("standard output: %w", rerr)}
+	}
+	if err != nil {
+		return err
+	}
+	if status := report.ExitStatus(rep); status != ExitPass {
+		return &exitError{status: status}
+	}
+	return nil
+}

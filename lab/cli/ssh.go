@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/crypto/ssh"
+
+	"irqlab/lab"
+)
+
+// handshake bounds the SSH handshake with a guest, which can be slow while its CPUs are emulated and busy.
+const handshake = 30 * time.Second
+
+func newSSH(s Streams) *cobra.Command {
+	return &cobra.Command{
+		Use:   "ssh NAME [COMMAND…]",
+		Short: "Run a command, or a shell, in a running VM",
+		Long: `ssh reaches a VM that another irqlab process is running (` + "`irqlab shell`" + `, or a test that uses the Go API), by the name that process shows.
+Without a COMMAND it gives a terminal. The exit status is the command's own; 125 when the guest cannot be reached.`,
+		Example: "  irqlab ssh low-vcpu cat /proc/interrupts",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, err := dial(cmd.Context(), args[0])
+			if err != nil {
+				return &exitError{ExitError, err}
+			}
+			defer client.Close()
+			return session(cmd.Context(), client, s, strings.Join(args[1:], " "))
+		},
+	}
+}
+
+func newProxy(s Streams) *cobra.Command {
+	return &cobra.Command{
+		Use:   "proxy NAME",
+		Short: "Connect standard input and output to a running VM's SSH server",
+		Long: `proxy is made to be OpenSSH's ProxyCommand:
+
+  ssh -o ProxyCommand='irqlab proxy %h' -o IdentityFile=KEY root@low-vcpu
+
+` + "`irqlab proxy --show NAME`" + ` prints the key and the host key to use.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			access, err := lab.Reach(args[0])
+			if err != nil {
+				return &exitError{ExitError, err}
+			}
+			if show, _ := cmd.Flags().GetBool("show"); show {
+				fmt.Fprintf(s.Out, "IdentityFile %s\n# known_hosts: %s %s\n", access.ClientKey, args[0], strings.TrimSpace(access.HostKey))
+				return nil
+			}
+			conn, err := net.Dial("unix", access.Socket)
+			if err != nil {
+				return &exitError{ExitError, fmt.Errorf("VM %s: %w", args[0], err)}
+			}
+			return relay(cmd.Context(), conn, s)
+		},
+	}
+}
+
+// relay copies both ways until the guest's side ends; the end of standard input is passed on by closing that direction.
+func relay(ctx context.Context, conn net.Conn, s Streams) error {
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	defer conn.Close()
+	go func() {
+		_, _ = io.Copy(conn, s.In)
+		if c, ok := conn.(*net.UnixConn); ok {
+			_ = c.CloseWrite()
+		}
+	}()
+	_, err := io.Copy(s.Out, conn)
+	return err
+}
+
+func dial(ctx context.Context, name string) (*ssh.Client, error) {
+	access, err := lab.Reach(name)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, handshake, fmt.Errorf("no answer from the guest in %s; another `irqlab ssh %s` may hold its only seat", handshake, name))
+	defer cancel()
+	client, err := access.Dial(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("VM %s: %w", name, err)
+	}
+	return client, nil
+}
+
+// session runs a command, or with an empty one a login shell, on the guest with our own standard streams, in a terminal when they are one.
+func session(ctx context.Context, client *ssh.Client, s Streams, command string) error {
+	sess, err := client.NewSession()
+	if err != nil {
+		return &exitError{ExitError, fmt.Errorf("guest: %w", err)}
+	}
+	defer sess.Close()
+	stop := context.AfterFunc(ctx, func() { client.Close() })
+	defer stop()
+	sess.Stdin, sess.Stdout, sess.Stderr = s.In, s.Out, s.Err
+
+	if in, ok := s.In.(*os.File); ok && command == "" && isTerminal(in) {
+		restore, err := terminal(ctx, sess, in)
+		if err != nil {
+			return &exitError{ExitError, err}
+		}
+		defer restore()
+	}
+	if command == "" {
+		if err = sess.Shell(); err == nil {
+			err = sess.Wait()
+		}
+	} else {
+		err = sess.Run(command)
+	}
+	var exit *ssh.ExitError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &exit):
+		return &exitError{status: exit.ExitStatus()}
+	default:
+		return &exitError{ExitError, fmt.Errorf("guest: %w", err)}
+	}
+}
