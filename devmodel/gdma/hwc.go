@@ -166,7 +166,6 @@ func (d *Device) answer(b []byte) []byte {
 		Message: d.msgs[code],
 		Device:  DeviceID{uint16(hdrDeviceType.Get(b)), uint16(hdrInstance.Get(b))},
 		Version: uint16(hdrVersion.Get(b)),
-		dev:     d,
 	}
 	r.resp = d.resp[:min(max(asked, ResponseHeader), maxMessage)]
 	clear(r.resp)

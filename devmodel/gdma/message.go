@@ -128,7 +128,6 @@ type Request struct {
 	// Bytes is the whole request. It lies in the device's memory: the guest cannot change it any more.
 	Bytes []byte
 	resp  []byte // what the driver asked for, zero-filled
-	dev   *Device
 }
 
 // Get is a field of the request.

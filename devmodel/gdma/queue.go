@@ -52,11 +52,9 @@ func (c *arming) full() bool { return c.t-c.seen >= c.n }
 
 // WQ is a send or a receive queue.
 type WQ struct {
-	ID   uint32
-	Send bool
-	CQ   *CQ
-	// Client is whatever the queue's owner keeps with it.
-	Client   any
+	ID       uint32
+	Send     bool
+	CQ       *CQ
 	consume  Consumer
 	ring     ring
 	head     uint32 // bytes consumed
@@ -171,7 +169,7 @@ func (d *Device) postEvent(eq *EQ, typ EventType, d0, d1, d2 uint32) error {
 		return d.lost("event queue", eq.ID, err)
 	}
 	eq.t++
-	d.trace.Record(kindEQE, uint64(eq.ID), uint64(typ), uint64(d0), uint64(eq.Vector))
+	d.trace.Note(kindEQE, typ.String(), uint64(eq.ID), uint64(typ), uint64(d0), uint64(eq.Vector))
 	if eq.armed {
 		eq.armed = false
 		d.raise(eq.Vector)

@@ -1,6 +1,9 @@
 package gdma
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"strconv"
+)
 
 var le = binary.LittleEndian
 
@@ -120,6 +123,30 @@ const (
 	EventSOCService   EventType = 134
 	EventResetRequest EventType = 135
 )
+
+func (t EventType) String() string {
+	switch t {
+	case EventCompletion:
+		return "completion"
+	case EventTest:
+		return "test"
+	case EventInitEQ:
+		return "init-eq"
+	case EventInitData:
+		return "init-data"
+	case EventInitDone:
+		return "init-done"
+	case EventFPGAReconfig:
+		return "fpga-reconfig"
+	case EventHWC:
+		return "hwc"
+	case EventSOCService:
+		return "soc-service"
+	case EventResetRequest:
+		return "reset-request"
+	}
+	return strconv.Itoa(int(t))
+}
 
 // Init data kinds (section 3.2): bits 24-31 of an EventInitData's first detail.
 const (

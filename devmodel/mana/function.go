@@ -5,17 +5,13 @@ import (
 
 	"irqlab/devmodel/gdma"
 	"irqlab/devmodel/pcifn"
-	"irqlab/devmodel/trace"
 )
-
-var kindPort = trace.NewKind("vport", "vport")
 
 // Function is a MANA function behind BAR 0 of a PCI function.
 type Function struct {
-	cfg   Config
-	regs  [registersSize]byte
-	dev   *gdma.Device
-	trace *trace.Recorder
+	cfg  Config
+	regs [registersSize]byte
+	dev  *gdma.Device
 
 	// halves keeps the first of two four-byte writes to a doorbell register, by page and register. Only the answering goroutine uses it.
 	halves [][5]uint32
@@ -55,7 +51,6 @@ func New(cfg Config) (*Function, error) {
 
 // Attach implements pcifn.Behaviour. It starts the device's goroutine; Close ends it.
 func (f *Function) Attach(bus pcifn.Bus) {
-	f.trace = bus.Trace()
 	f.dev.Attach(bus)
 }
 
