@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/digitalocean/go-qemu/qmp/raw"
 )
 
 const (
@@ -22,20 +24,16 @@ func (p *Process) Diagnose(ctx context.Context) string {
 	section := func(title, text string) { fmt.Fprintf(&b, "%s:\n%s\n", title, indent(text)) }
 	section("last console lines", p.console.Tail(tailLines))
 
-	var status struct {
-		Status  string
-		Running bool
-	}
-	if err := p.QMP(ctx, "query-status", nil, &status); err != nil {
+	q := raw.NewMonitor(typed{ctx, p})
+	status, err := q.QueryStatus()
+	if err != nil {
 		section("QEMU", err.Error())
 		return b.String()
 	}
 	section("QEMU", fmt.Sprintf("status %s, running %t", status.Status, status.Running))
-	for cpu := range min(p.machine.Shape.CPUs(), maxRegisters) {
-		// One CPU at a time: the answer for all of them is longer than the monitor takes.
-		var text string
-		args := map[string]any{"command-line": "info registers", "cpu-index": cpu}
-		if err := p.QMP(ctx, "human-monitor-command", args, &text); err != nil {
+	for cpu := range int64(min(p.machine.Shape.CPUs(), maxRegisters)) {
+		text, err := q.HumanMonitorCommand("info registers", &cpu)
+		if err != nil {
 			section(fmt.Sprintf("registers of CPU %d", cpu), err.Error())
 			break
 		}
@@ -44,7 +42,7 @@ func (p *Process) Diagnose(ctx context.Context) string {
 	if n := p.machine.Shape.CPUs(); n > maxRegisters {
 		fmt.Fprintf(&b, "registers of CPUs %d to %d are not shown\n", maxRegisters, n-1)
 	}
-	if text, err := p.backtrace(ctx); err != nil {
+	if text, err := p.backtrace(ctx, q); err != nil {
 		section("backtrace", err.Error())
 	} else {
 		section("backtrace", text)
@@ -62,9 +60,9 @@ func generalRegisters(text string) string {
 }
 
 // backtrace injects an NMI, which a guest started with machine's command line answers with a panic that shows all its CPUs' stacks.
-func (p *Process) backtrace(ctx context.Context) (string, error) {
+func (p *Process) backtrace(ctx context.Context, q *raw.Monitor) (string, error) {
 	before := len(p.console.Scan())
-	if err := p.QMP(ctx, "inject-nmi", nil, nil); err != nil {
+	if err := q.InjectNmi(); err != nil {
 		return "", err
 	}
 	timeout := time.NewTimer(nmiTime)

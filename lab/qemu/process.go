@@ -52,18 +52,16 @@ type Process struct {
 	args       []string
 	cmd        *exec.Cmd
 	stderr     *tailBuffer
-	monitor    *monitor
+	wire       *wire
 	console    *Console
 	agent      net.Conn
-	background sync.WaitGroup
 	done       chan struct{}
 
 	closeOnce sync.Once
 	closeErr  error
 
 	mu        sync.Mutex
-	closing   bool // Close was called
-	closed    bool // and ended QEMU
+	closed    bool // Close has ended QEMU
 	cause     error
 	shutdown  string
 	events    []qmp.Event
@@ -109,12 +107,13 @@ func Start(ctx context.Context, cfg Config) (_ *Process, err error) {
 			return nil, err
 		}
 	}
-	if err := p.launch(cfg); err != nil {
+	greeting, err := p.launch(cfg)
+	if err != nil {
 		return nil, err
 	}
 	started = true
-	if err := p.exchange(ctx, p.qmpTimeout, "qmp_capabilities", p.monitor.mon.Connect); err != nil {
-		return nil, err
+	if err := p.wire.greet(ctx, greeting, p.qmpTimeout); err != nil {
+		return nil, p.qmpError("qmp_capabilities", err)
 	}
 	if err := run.publish(p.cmd.Process.Pid); err != nil {
 		return nil, err
@@ -136,8 +135,8 @@ func channel(name string) (net.Conn, *os.File, error) {
 	return conn, far, nil
 }
 
-// launch starts QEMU and everything that follows it. On failure nothing is left.
-func (p *Process) launch(cfg Config) (err error) {
+// launch starts QEMU and everything that follows it, and returns the greeting to await. On failure nothing is left.
+func (p *Process) launch(cfg Config) (greeting *pending, err error) {
 	var undo []io.Closer
 	defer func() {
 		if err != nil {
@@ -152,32 +151,32 @@ func (p *Process) launch(cfg Config) (err error) {
 	}
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
-		return fmt.Errorf("console file: %w", err)
+		return nil, fmt.Errorf("console file: %w", err)
 	}
 	undo = append(undo, file)
 	console, consoleChild, err := channel("console")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	undo = append(undo, console)
 	defer consoleChild.Close()
 	agent, agentChild, err := channel("agent")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	undo = append(undo, agent)
 	defer agentChild.Close()
-	mon, monChild, err := newMonitor(p.run.Path, p.onEvent)
+	control, controlChild, err := channel("QMP")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	undo = append(undo, closerFunc(mon.close))
-	defer monChild.Close()
+	undo = append(undo, control)
+	defer controlChild.Close()
 
 	m := cfg.Machine
 	m.Channels = machine.Channels{QMPFD: 3, ConsoleFD: 4, AgentFD: 5, SSHSocket: filepath.Join(p.run.Path, sshSocket)}
 	if p.args, err = m.Args(); err != nil {
-		return err
+		return nil, err
 	}
 	if cfg.arguments != nil {
 		p.args = cfg.arguments(p.args)
@@ -186,7 +185,7 @@ func (p *Process) launch(cfg Config) (err error) {
 	p.cmd.Env = append(os.Environ(), cfg.Env...)
 	p.cmd.Dir = p.run.Path
 	p.cmd.Stdout, p.cmd.Stderr = p.stderr, p.stderr
-	p.cmd.ExtraFiles = []*os.File{monChild, consoleChild, agentChild}
+	p.cmd.ExtraFiles = []*os.File{controlChild, consoleChild, agentChild}
 	p.cmd.WaitDelay = exitGrace
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setsid:    true,            // a Ctrl-C is for the lab, which then ends QEMU in order
@@ -194,19 +193,18 @@ func (p *Process) launch(cfg Config) (err error) {
 	}
 	p.console = newConsole(path)
 	p.console.diagnose, p.console.death = p.Diagnose, p.death
-	p.monitor, p.agent = mon, agent
+	p.agent = agent
+	p.wire = newWire(control, p.onEvent, func(e *TimeoutError) { p.kill(e) })
 
 	launched := make(chan error)
 	go p.own(launched, console, file)
 	if err := <-launched; err != nil {
-		return fmt.Errorf("start QEMU (%s): %w", cfg.Command[0], err)
+		return nil, fmt.Errorf("start QEMU (%s): %w", cfg.Command[0], err)
 	}
-	return nil
+	greeting = p.wire.expect(greetingID, "qmp_capabilities", p.qmpTimeout)
+	go p.wire.read()
+	return greeting, nil
 }
-
-type closerFunc func()
-
-func (f closerFunc) Close() error { f(); return nil }
 
 // own starts QEMU and stays until it has ended. The parent-death signal is bound to the thread that starts a process, so this goroutine keeps its thread.
 func (p *Process) own(launched chan<- error, console net.Conn, file *os.File) {
@@ -223,11 +221,12 @@ func (p *Process) own(launched chan<- error, console net.Conn, file *os.File) {
 	}()
 	launched <- nil
 	_ = p.cmd.Wait() // how it ended is in ProcessState
-	// What QEMU wrote is still in the channel; should something else hold the other end, it is not awaited.
+	// What QEMU wrote is still in the channels; should something else hold their other ends, it is not awaited.
 	_ = console.SetReadDeadline(time.Now().Add(exitGrace))
+	_ = p.wire.conn.SetReadDeadline(time.Now().Add(exitGrace))
 	<-read
 	_ = console.Close()
-	p.monitor.done.Wait() // with it the last events
+	<-p.wire.ended // with it the last events
 	close(p.done)
 }
 
@@ -293,7 +292,6 @@ func (p *Process) Close() error { return p.close(true) }
 func (p *Process) close(withRunDir bool) error {
 	p.closeOnce.Do(func() {
 		p.mu.Lock()
-		p.closing = true
 		select {
 		case <-p.done: // it died by itself, and that stays the story
 		default:
@@ -302,8 +300,7 @@ func (p *Process) close(withRunDir bool) error {
 		p.mu.Unlock()
 		_ = p.cmd.Process.Kill()
 		<-p.done
-		p.background.Wait()
-		p.monitor.close()
+		_ = p.wire.conn.Close()
 		_ = p.agent.Close()
 		if withRunDir {
 			p.closeErr = p.run.Close()

@@ -2,15 +2,11 @@ package qemu
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -21,101 +17,75 @@ const (
 	qmpTimeout = 30 * time.Second // a busy TCG guest may hold QEMU's main loop for seconds
 	// While a function is attached QEMU's main loop waits for the function's server, up to 5 s per message (reference, vfio-user 1.6).
 	attachTimeout = 60 * time.Second
-	maxQMPLine    = 8 << 20
-	// go-qemu reads QMP with a bufio.Scanner, which gives up for good at a line of 64 KiB.
-	maxMonitorLine = bufio.MaxScanTokenSize - 1024
-	maxEvents      = 256
+	maxQMPLine    = 8 << 20 // the longest answers, QEMU's own schema aside, are some 100 KiB
+	maxEvents     = 256
+	greetingID    = 0 // the greeting counts as the answer to a command of this id
 )
 
-// monitor is go-qemu's monitor on an inherited descriptor.
+// errChannelEnded tells that QEMU has closed QMP, which it does only when it ends.
+var errChannelEnded = errors.New("the QMP channel has ended")
+
+// wire speaks QMP on an inherited descriptor.
 //
-// go-qemu's SocketMonitor only dials by path, so it is given a socket in the run directory that the lab itself accepts on and then unlinks. Between that and
-// QEMU sits a relay which takes the events out of the stream: go-qemu reads on into the buffer that holds an answer it has just handed over, which is
-// harmless only when nothing comes between an answer and the next command.
-type monitor struct {
-	mon   *qmp.SocketMonitor
-	near  net.Conn // the lab's end of the socket go-qemu has dialled
-	far   net.Conn // the lab's end of QEMU's socket
-	run   chan struct{}
-	done  sync.WaitGroup
+// go-qemu's own SocketMonitor is not used for that: it only dials or listens by path, gives up at an answer of 64 KiB, knows no deadline, and hands out
+// answers in a buffer that its reader goes on reading into. Commands, events and the typed calls above it are go-qemu's.
+type wire struct {
+	conn  net.Conn
 	event func(qmp.Event)
+	late  func(*TimeoutError) // called when a command has blown its deadline
+	ended chan struct{}       // closed when nothing more comes
 
+	writing sync.Mutex
 	mu      sync.Mutex
-	lastErr struct{ Class, Desc string } // of the last answer; empty: it was none
+	lastID  uint64
+	pending map[uint64]*pending
 }
 
-// newMonitor makes the monitor and the descriptor to hand to QEMU. dir is the run directory.
-func newMonitor(dir string, event func(qmp.Event)) (*monitor, *os.File, error) {
-	far, child, err := channel("qmp")
-	if err != nil {
-		return nil, nil, err
-	}
-	m := &monitor{far: far, run: make(chan struct{}, 1), event: event}
-	if m.mon, m.near, err = dialed(filepath.Join(dir, "qmp.sock")); err != nil {
-		return nil, nil, errors.Join(err, far.Close(), child.Close())
-	}
-	m.done.Add(2)
-	go func() {
-		defer m.done.Done()
-		_, _ = io.Copy(m.far, m.near) // commands
-	}()
-	go func() {
-		defer m.done.Done()
-		m.relay()
-		_ = m.near.Close() // whoever awaits an answer learns that none will come
-	}()
-	return m, child, nil
+// pending is a command that has not been answered. Its caller may have gone; its deadline stands.
+type pending struct {
+	answer   chan []byte
+	deadline *time.Timer
 }
 
-// dialed returns a go-qemu monitor and the other end of its connection.
-func dialed(path string) (*qmp.SocketMonitor, net.Conn, error) {
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, nil, fmt.Errorf("QMP socket: %w", err)
-	}
-	defer l.Close() // unlinks the path
-	mon, err := qmp.NewSocketMonitor("unix", path, qmpTimeout)
-	if err != nil {
-		return nil, nil, fmt.Errorf("QMP socket: %w", err)
-	}
-	conn, err := l.Accept()
-	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("QMP socket: %w", err), mon.Disconnect())
-	}
-	return mon, conn, nil
+func newWire(conn net.Conn, event func(qmp.Event), late func(*TimeoutError)) *wire {
+	return &wire{conn: conn, event: event, late: late, ended: make(chan struct{}), pending: map[uint64]*pending{}}
 }
 
-// relay passes the greeting and the answers on to go-qemu and keeps the events.
-func (m *monitor) relay() {
-	in := bufio.NewReaderSize(m.far, 64<<10)
+// read takes what QEMU sends until it ends.
+func (w *wire) read() {
+	defer close(w.ended)
+	in := bufio.NewReaderSize(w.conn, 64<<10)
 	for {
 		line, err := readLine(in)
 		if err != nil {
-			return
+			break
 		}
 		var head struct {
+			QMP   json.RawMessage
 			Event string
-			Error struct{ Class, Desc string }
+			ID    *uint64
 		}
 		if json.Unmarshal(line, &head) != nil {
 			continue
 		}
-		if head.Event != "" {
+		switch {
+		case head.QMP != nil:
+			w.answer(greetingID, line)
+		case head.Event != "":
 			var e qmp.Event
 			if json.Unmarshal(line, &e) == nil {
-				m.event(e)
+				w.event(e)
 			}
-			continue
-		}
-		if len(line) > maxMonitorLine {
-			head.Error.Class, head.Error.Desc = "GenericError", fmt.Sprintf("the answer is %d bytes, more than can be taken", len(line))
-			line = fmt.Appendf(nil, `{"error":{"class":%q,"desc":%q}}`, head.Error.Class, head.Error.Desc)
-		}
-		m.setLastError(head.Error.Class, head.Error.Desc)
-		if _, err := m.near.Write(append(bytes.TrimSpace(line), '\n')); err != nil {
-			return
+		case head.ID != nil:
+			w.answer(*head.ID, line)
 		}
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.pending {
+		p.deadline.Stop()
+	}
+	clear(w.pending)
 }
 
 func readLine(in *bufio.Reader) ([]byte, error) {
@@ -131,114 +101,165 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 	}
 }
 
-func (m *monitor) lastError() (class, desc string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.lastErr.Class, m.lastErr.Desc
+func (w *wire) answer(id uint64, line []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p := w.pending[id]; p != nil {
+		delete(w.pending, id)
+		p.deadline.Stop()
+		p.answer <- line
+	}
 }
 
-func (m *monitor) setLastError(class, desc string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.lastErr.Class, m.lastErr.Desc = class, desc
+// expect registers a command before it is sent.
+func (w *wire) expect(id uint64, command string, timeout time.Duration) *pending {
+	p := &pending{answer: make(chan []byte, 1)}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p.deadline = time.AfterFunc(timeout, func() { w.late(&TimeoutError{Command: command, After: timeout}) })
+	w.pending[id] = p
+	return p
 }
 
-// close ends the monitor. QEMU is gone.
-func (m *monitor) close() {
-	_ = m.far.Close()
-	_ = m.near.Close()
-	m.done.Wait()
-	_ = m.mon.Disconnect()
+func (w *wire) await(ctx context.Context, p *pending) ([]byte, error) {
+	select {
+	case line := <-p.answer:
+		return line, nil
+	case <-w.ended:
+		select {
+		case line := <-p.answer: // QEMU's last words
+			return line, nil
+		default:
+			p.deadline.Stop()
+			return nil, errChannelEnded
+		}
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
-// QMP runs one command and decodes what it returns into result, which may be nil; args may be nil. Calls are answered one at a time.
+// greet awaits QEMU's greeting and agrees to talk.
+func (w *wire) greet(ctx context.Context, greeting *pending, timeout time.Duration) error {
+	if _, err := w.await(ctx, greeting); err != nil {
+		return err
+	}
+	_, err := w.run(ctx, timeout, qmp.Command{Execute: "qmp_capabilities"})
+	return err
+}
+
+// run sends a command and returns the line that answers it.
+func (w *wire) run(ctx context.Context, timeout time.Duration, command qmp.Command) ([]byte, error) {
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	w.lastID++
+	id := w.lastID
+	w.mu.Unlock()
+	line, err := json.Marshal(struct {
+		qmp.Command
+		ID uint64 `json:"id"`
+	}{command, id})
+	if err != nil {
+		return nil, err
+	}
+	p := w.expect(id, command.Execute, timeout)
+	w.writing.Lock()
+	_, err = w.conn.Write(append(line, '\n'))
+	w.writing.Unlock()
+	if err != nil { // for which there is one reason; what QEMU said before it ended may still be on its way
+		p.deadline.Stop()
+		<-w.ended
+		return nil, errChannelEnded
+	}
+	answer, err := w.await(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	var refusal struct {
+		Error *struct{ Class, Desc string }
+	}
+	if err := json.Unmarshal(answer, &refusal); err != nil {
+		return nil, fmt.Errorf("unreadable answer: %w", err)
+	}
+	if e := refusal.Error; e != nil {
+		return nil, &CommandError{Command: command.Execute, Class: e.Class, Desc: e.Desc}
+	}
+	return answer, nil
+}
+
+// QMP runs one command and decodes what it returns into result, which may be nil; args may be nil.
 //
 // A refusal is a *CommandError. When QEMU does not answer in 30 s it is killed, and the error is a *DeadError with a *TimeoutError inside. When ctx ends
-// first QMP returns at once and leaves QEMU alone: the answer is still awaited, by the same deadline, before the next command goes out.
+// first QMP returns at once and leaves QEMU alone, though not without that deadline.
 func (p *Process) QMP(ctx context.Context, command string, args, result any) error {
 	return p.qmp(ctx, p.qmpTimeout, command, args, result)
 }
 
 func (p *Process) qmp(ctx context.Context, timeout time.Duration, command string, args, result any) error {
-	line, err := json.Marshal(qmp.Command{Execute: command, Args: args})
+	line, err := p.wire.run(ctx, timeout, qmp.Command{Execute: command, Args: args})
 	if err != nil {
-		return fmt.Errorf("QMP %s: %w", command, err)
-	}
-	var out []byte
-	err = p.exchange(ctx, timeout, command, func() error {
-		answer, err := p.monitor.mon.Run(line)
-		out = bytes.Clone(answer)
-		return err
-	})
-	if err != nil {
-		return err
+		return p.qmpError(command, err)
 	}
 	if result == nil {
 		return nil
 	}
 	answer := struct{ Return any }{result}
-	if err := json.Unmarshal(out, &answer); err != nil {
+	if err := json.Unmarshal(line, &answer); err != nil {
 		return fmt.Errorf("QMP %s: unreadable answer: %w", command, err)
 	}
 	return nil
 }
 
-// exchange runs one conversation with the monitor, alone and within the deadline.
-func (p *Process) exchange(ctx context.Context, timeout time.Duration, command string, talk func() error) error {
-	select {
-	case p.monitor.run <- struct{}{}:
-	case <-p.done:
-		return p.deadError(command)
-	case <-ctx.Done():
-		return fmt.Errorf("QMP %s: %w", command, context.Cause(ctx))
-	}
-	if !p.begin() {
-		<-p.monitor.run
-		<-p.done
-		return p.deadError(command)
-	}
-	finished := make(chan error, 1)
-	go func() {
-		defer p.background.Done()
-		defer func() { <-p.monitor.run }()
-		late := time.AfterFunc(timeout, func() { p.kill(&TimeoutError{Command: command, After: timeout}) })
-		defer late.Stop()
-		p.monitor.setLastError("", "")
-		err := talk()
-		class, desc := p.monitor.lastError()
-		switch {
-		case err == nil:
-		case desc != "":
-			err = &CommandError{Command: command, Class: class, Desc: desc}
-		default:
-			// The channel has ended, so QEMU has, or is about to.
-			select {
-			case <-p.done:
-			case <-time.After(exitGrace):
-				p.kill(fmt.Errorf("QMP %s: the channel has ended: %w", command, err))
-				<-p.done
-			}
-			err = p.deadError(command)
-		}
-		finished <- err
-	}()
-	select {
-	case err := <-finished:
+// qmpError names the command in an error, and turns the end of the channel into the end of QEMU, which it awaits.
+func (p *Process) qmpError(command string, err error) error {
+	var refused *CommandError
+	switch {
+	case errors.As(err, &refused):
 		return err
-	case <-ctx.Done():
-		return fmt.Errorf("QMP %s: %w", command, context.Cause(ctx))
+	case errors.Is(err, errChannelEnded):
+		select {
+		case <-p.done:
+		case <-time.After(exitGrace):
+			p.kill(fmt.Errorf("QMP %s: %w", command, err))
+			<-p.done
+		}
+		return p.deadError(command)
 	}
+	return fmt.Errorf("QMP %s: %w", command, err)
 }
 
-// begin takes part in what Close waits for; false: it is too late.
-func (p *Process) begin() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closing {
-		return false
+// typed is the process as go-qemu's typed calls want it. Its calls have the deadline of any other.
+type typed struct {
+	ctx context.Context //nolint:containedctx // go-qemu's interface has no place for one
+	p   *Process
+}
+
+var _ qmp.Monitor = typed{}
+
+// Connect does nothing: Start has connected.
+func (typed) Connect() error { return nil }
+
+// Disconnect does nothing: Close disconnects.
+func (typed) Disconnect() error { return nil }
+
+// Events is not supported: see Process.WaitEvent.
+func (typed) Events(context.Context) (<-chan qmp.Event, error) { return nil, qmp.ErrEventsNotSupported }
+
+// Run runs a command as go-qemu writes it.
+func (t typed) Run(line []byte) ([]byte, error) {
+	var command struct {
+		Execute   string
+		Arguments json.RawMessage
 	}
-	p.background.Add(1)
-	return true
+	if err := json.Unmarshal(line, &command); err != nil {
+		return nil, fmt.Errorf("QMP: %w", err)
+	}
+	answer, err := t.p.wire.run(t.ctx, t.p.qmpTimeout, qmp.Command{Execute: command.Execute, Args: command.Arguments})
+	if err != nil {
+		return nil, t.p.qmpError(command.Execute, err)
+	}
+	return answer, nil
 }
 
 // Events returns the events QEMU has sent, oldest first, at most the last 256.
