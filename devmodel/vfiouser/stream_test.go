@@ -38,64 +38,121 @@ func FuzzServer(f *testing.F) {
 		if len(data) > 1<<16 {
 			return
 		}
-		event, file := eventfd(t, unix.EFD_NONBLOCK), memfd(t, dmaPage)
-		before := openFDs(t)
-		b := newBoard()
-		ours, theirs := socketPair(t, unix.SOCK_STREAM)
-		defer ours.Close()
-		done := make(chan error, 1)
-		go func() { done <- serveConn(context.Background(), theirs, b, time.Minute) }()
-		go func() {
-			for i := 0; len(data) > 0; i++ {
-				part := data
-				if piece > 0 && len(part) > int(piece) {
-					part = part[:piece]
-				}
-				var oob []byte
-				if withFDs {
-					oob = unix.UnixRights([][]int{{event}, {file}, {event, event, file}}[i%3]...)
-				}
-				n, _, err := ours.WriteMsgUnix(part, oob, nil)
-				if err != nil {
-					return
-				}
-				data = data[n:]
+		var pieces []piecePart
+		for i := 0; len(data) > 0; i++ {
+			n := len(data)
+			if piece > 0 {
+				n = min(n, int(piece))
 			}
-			_ = ours.CloseWrite()
-		}()
-		_ = ours.SetDeadline(time.Now().Add(20 * time.Second))
-		c := &client{t: t, conn: ours}
-		for {
-			h, _, err := c.tryReceive()
-			if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
-				break
+			p := piecePart{bytes: data[:n]}
+			if withFDs {
+				p.fds = i%3 + 1
+			}
+			pieces, data = append(pieces, p), data[n:]
+		}
+		fuzzSession(t, pieces)
+	})
+}
+
+// FuzzMessages sends well-framed messages of any content, after the version, so that every operation's own checks are reached. Each message is four bytes (command,
+// flags, descriptors, length of the body) and its body.
+func FuzzMessages(f *testing.F) {
+	add := func(messages ...[]byte) {
+		var out []byte
+		for _, m := range messages {
+			out = append(out, m[0], 0, m[1], byte(len(m)-2))
+			out = append(out, m[2:]...)
+		}
+		f.Add(out)
+	}
+	m := func(c Command, fds byte, body []byte) []byte { return append([]byte{byte(c), fds}, body...) }
+	add(m(CmdSetIRQs, 1, irqBody(assign, 2, 3, 1)), m(CmdSetIRQs, 0, irqBody(trigger, 2, 0, 20)), m(CmdSetIRQs, 0, irqBody(trigger, 2, 0, 0)))
+	add(m(CmdSetIRQs, 0, irqBody(assign, 2, 0, 1)), m(CmdSetIRQs, 0, irqBody(IRQDataBool|IRQActionMask, 2, 0, 2, 1, 1)))
+	add(m(CmdDMAMap, 2, mapBody(0, dmaPage, 0, 3)), m(CmdDMAMap, 0, mapBody(1<<32, 1<<32, 0, 1)), m(CmdDMAUnmap, 0, unmapBody(0, dmaPage, 0)), m(CmdDMAUnmap, 0, unmapBody(0, 0, 2)))
+	add(m(CmdRegionWrite, 0, access(0, 4, 4, 1, 2, 3, 4)), m(CmdRegionRead, 0, access(0, 0, 64)), m(CmdRegionRead, 0, access(7, 0, MaxTransfer)), m(CmdReset, 0, nil))
+	add(m(CmdGetInfo, 0, encoded(&DeviceInfo{ArgSize: 16}, getInfoSize)), m(CmdGetRegionInfo, 0, encoded(&RegionInfo{ArgSize: 32, Index: 4}, regionInfoSize)),
+		m(CmdGetIRQInfo, 0, encoded(&IRQInfo{ArgSize: 16, Index: 2}, irqInfoSize)), m(CmdDeviceFeature, 3, make([]byte, 16)))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) > 1<<12 {
+			return
+		}
+		pieces := []piecePart{{bytes: stream(msg(CmdVersion, append(encoded(&Version{}, versionSize), qemuVersion...)))}}
+		for id := uint16(1); len(data) >= 4; id++ {
+			h := Header{ID: id, Command: Command(data[0]), Flags: uint32(data[1])}
+			fds := int(data[2] % 4)
+			body := data[4:min(len(data), 4+int(data[3]))]
+			data = data[4+len(body):]
+			h.Size = uint32(headerSize + len(body))
+			pieces = append(pieces, piecePart{append(encoded(&h, headerSize), body...), fds})
+		}
+		fuzzSession(t, pieces)
+	})
+}
+
+// piecePart is bytes sent at once; fds says which descriptors go along: none, an eventfd, a file, or both.
+type piecePart struct {
+	bytes []byte
+	fds   int
+}
+
+// fuzzSession runs a whole server against a client that sends pieces and then no more.
+func fuzzSession(t *testing.T, pieces []piecePart) {
+	event, file := eventfd(t, unix.EFD_NONBLOCK), memfd(t, dmaPage)
+	choices := [][]int{nil, {event}, {file}, {event, event, file}}
+	before := openFDs(t)
+	b := newBoard()
+	ours, theirs := socketPair(t, unix.SOCK_STREAM)
+	defer ours.Close()
+	done := make(chan error, 1)
+	go func() { done <- serveConn(context.Background(), theirs, b, time.Minute) }()
+	go func() {
+		defer func() { _ = ours.CloseWrite() }()
+		for _, p := range pieces {
+			var oob []byte
+			if p.fds > 0 {
+				oob = unix.UnixRights(choices[p.fds]...)
+			}
+			n, _, err := ours.WriteMsgUnix(p.bytes, oob, nil)
+			if err == nil && n < len(p.bytes) {
+				_, err = ours.Write(p.bytes[n:])
 			}
 			if err != nil {
-				t.Fatalf("receive: %v", err)
-			}
-			if (h.Flags != 1 || h.Errno != 0) && (h.Flags != 0x21 || h.Errno == 0 || h.Size != headerSize) {
-				t.Fatalf("malformed reply %+v", h)
+				return
 			}
 		}
-		select {
-		case <-done:
-		case <-time.After(20 * time.Second):
-			t.Fatal("the server does not end")
+	}()
+	_ = ours.SetDeadline(time.Now().Add(20 * time.Second))
+	c := &client{t: t, conn: ours}
+	for {
+		h, _, err := c.tryReceive()
+		if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
+			break
 		}
-		_ = ours.Close()
-		if n := b.mem.Len(); n != 0 {
-			t.Fatalf("%d ranges stay mapped", n)
+		if err != nil {
+			t.Fatalf("receive: %v", err)
 		}
-		events, _ := b.rec.Events()
-		for _, e := range events {
-			if e.Kind == TracePanic {
-				t.Fatal(e.Text)
-			}
+		if (h.Flags != 1 || h.Errno != 0) && (h.Flags != 0x21 || h.Errno == 0 || h.Size != headerSize) {
+			t.Fatalf("malformed reply %+v", h)
 		}
-		if after := openFDs(t); after != before {
-			t.Fatalf("%d descriptors before, %d after", before, after)
+	}
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the server does not end")
+	}
+	_ = ours.Close()
+	if n := b.mem.Len(); n != 0 {
+		t.Fatalf("%d ranges stay mapped", n)
+	}
+	events, _ := b.rec.Events()
+	for _, e := range events {
+		if e.Kind == TracePanic {
+			t.Fatal(e.Text)
 		}
-	})
+	}
+	if after := openFDs(t); after != before {
+		t.Fatalf("%d descriptors before, %d after", before, after)
+	}
 }
 
 // pinger sends one request and reads its reply, again and again, without allocating.
