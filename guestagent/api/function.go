@@ -60,7 +60,7 @@ func (a *Agent) openFunction(ctx context.Context, p agentapi.OpenFunctionParams)
 	if err != nil {
 		return none, err
 	}
-	if err := pci.Bind(a.cfg.Root, address, "vfio-pci"); err != nil {
+	if err := pci.Bind(ctx, a.cfg.Root, address, "vfio-pci"); err != nil {
 		return none, err
 	}
 	f, err := a.cfg.Open(address, group)

@@ -17,6 +17,8 @@ import (
 	"irqlab/guestagent/kfile"
 )
 
+const pollEvery = 5 * time.Millisecond
+
 const bus = "sys/bus/pci"
 
 // MSIXIndexMask picks the MSI-X table index from the number the PCI-MSI chip shows: since 6.2 that number is the index, before it was the
@@ -84,7 +86,7 @@ func WaitFor(ctx context.Context, r kfile.Root, m Match) (string, error) {
 		case <-ctx.Done():
 			return "", fault.New(agentapi.CodeNotFound, "no PCI function %s within %s; there are %s",
 				m, time.Since(start).Round(time.Millisecond), Names(r))
-		case <-time.After(5 * time.Millisecond):
+		case <-time.After(pollEvery):
 		}
 	}
 }
@@ -129,8 +131,9 @@ func IOMMUGroup(r kfile.Root, address string) (string, error) {
 	return group, nil
 }
 
-// Bind gives the function to the named driver, taking it from another if need be.
-func Bind(r kfile.Root, address, driver string) error {
+// Bind gives the function to the named driver, taking it from another if need be. It tries until ctx ends: a function that has just been plugged in is in
+// sysfs a moment before the kernel lets any driver match it (pci_bus_add_device).
+func Bind(ctx context.Context, r kfile.Root, address, driver string) error {
 	if Driver(r, address) == driver {
 		return nil
 	}
@@ -142,13 +145,20 @@ func Bind(r kfile.Root, address, driver string) error {
 			return fmt.Errorf("function %s: unbinding %s: %w", address, old, err)
 		}
 	}
-	if err := r.Write(address, bus, "drivers_probe"); err != nil {
-		return fmt.Errorf("function %s: probing with %s: %w", address, driver, err)
+	for {
+		if err := r.Write(address, bus, "drivers_probe"); err != nil {
+			return fmt.Errorf("function %s: probing with %s: %w", address, driver, err)
+		}
+		got := Driver(r, address)
+		if got == driver {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fault.New(agentapi.CodeRefused, "function %s: %s did not take it (bound to %q); the kernel log tells why", address, driver, got)
+		case <-time.After(pollEvery):
+		}
 	}
-	if got := Driver(r, address); got != driver {
-		return fault.New(agentapi.CodeRefused, "function %s: %s did not take it (bound to %q); the kernel log tells why", address, driver, got)
-	}
-	return nil
 }
 
 // Unbind takes the function from its driver and lets any driver have it again later.

@@ -104,7 +104,9 @@ func TestWaitFor(t *testing.T) {
 
 func TestBindRefused(t *testing.T) {
 	r := newTree(t) // plain files: nobody binds
-	err := Bind(r.Root, "0000:81:00.0", "vfio-pci")
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+	defer cancel()
+	err := Bind(ctx, r.Root, "0000:81:00.0", "vfio-pci")
 	if fault.Reply(err).Code != agentapi.CodeRefused || !strings.Contains(err.Error(), "did not take it") {
 		t.Error(err)
 	}

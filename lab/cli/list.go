@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -8,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"irqlab/guestagent/strategy"
+	"irqlab/images"
 	"irqlab/scenarios"
 	"irqlab/scenarios/shape"
 )
@@ -100,18 +102,19 @@ func listKernels(cmd *cobra.Command, s Streams, refresh bool) error {
 		p.report("asking the package mirror", 0, 0)
 	}
 	kernels, err := cache.Kernels(cmd.Context(), refresh)
+	p.pause()
+	if errors.Is(err, images.ErrNoIndex) {
+		fmt.Fprintln(s.Err, err)
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	p.pause()
 	t := plainTable(s.Out, table.Row{"spec", "release", "suite", "state", "reason"})
 	for _, k := range kernels {
 		t.AppendRow(table.Row{k.Spec, k.Release, k.Suite, k.State, k.Reason})
 	}
 	t.Render()
-	if len(kernels) == 0 {
-		fmt.Fprintln(s.Err, "no kernel is known yet; irqlab list kernels --refresh asks the package mirror")
-	}
 	return nil
 }
 
