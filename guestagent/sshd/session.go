@@ -194,6 +194,9 @@ func (s *session) openTerminal(p ptyRequest) error {
 	if p.Term != "" && !strings.ContainsRune(p.Term, 0) {
 		s.env = append(s.env, "TERM="+p.Term)
 	}
+	if p.Columns == 0 || p.Rows == 0 { // a client without a terminal of its own; programs fail oddly on a screen without room
+		p.Columns, p.Rows = 80, 24
+	}
 	return s.resize(windowChange{p.Columns, p.Rows, p.Width, p.Height})
 }
 
