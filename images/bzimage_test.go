@@ -246,7 +246,22 @@ func FuzzSetupHeader(f *testing.F) {
 		if h.PayloadLength > 0 && (h.PayloadOffset < 0 || h.PayloadOffset+h.PayloadLength > int64(len(data))) {
 			t.Errorf("payload %d+%d lies outside of %d bytes", h.PayloadOffset, h.PayloadLength, len(data))
 		}
-		_ = extractVmlinux(&limited{64 << 20}, r, h) // must end without a panic, whatever it says
+	})
+}
+
+// FuzzExtractVmlinux feeds the readers of every compression.
+func FuzzExtractVmlinux(f *testing.F) {
+	vmlinux := makeVmlinux(f, "9.1.0", true)
+	for _, how := range []string{"gzip", "xz", "zstd", "lz4", "none", "?"} {
+		f.Add(compress(f, how, vmlinux))
+	}
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		image := wrapPayload("9.1.0", payload)
+		h, err := parseSetupHeader(bytes.NewReader(image), int64(len(image)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = extractVmlinux(&limited{64 << 20}, bytes.NewReader(image), h) // must end without a panic, whatever the payload says
 	})
 }
 

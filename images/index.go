@@ -385,11 +385,14 @@ func kernelInfos(all, cached []candidate) []KernelInfo {
 			i.State = Cached
 		}
 		// The shortest SPEC that selects this one and no other.
-		i.Spec = "debian:" + k.upstream()
-		if best, err := selectKernel(all, k.upstream()); err == nil && best.key() != k.key() {
-			i.Spec = "debian:" + k.Version
-			if best, err := selectKernel(all, k.Version); err == nil && best.key() != k.key() {
-				i.Spec = "debian:" + k.Release
+		for _, name := range []string{k.upstream(), k.Version, k.Release} {
+			i.Spec = "debian:" + name
+			best, broken := pickKernel(all, name)
+			if best == nil {
+				best = broken
+			}
+			if best != nil && best.key() == k.key() {
+				break
 			}
 		}
 		out = append(out, i)

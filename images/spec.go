@@ -100,27 +100,33 @@ func compareCandidates(a, b candidate) int {
 
 func suiteRank(s string) int { return slices.Index(suites, s) }
 
+// pickKernel finds the newest complete candidate that want means, and the newest incomplete one; nil where there is none.
+func pickKernel(all []candidate, want string) (best, broken *candidate) {
+	for i := range all {
+		k := &all[i]
+		if !k.matches(want) {
+			continue
+		}
+		to := &best
+		if k.Reason != "" {
+			to = &broken
+		}
+		if *to == nil || compareCandidates(**to, *k) < 0 {
+			*to = k
+		}
+	}
+	return best, broken
+}
+
 // selectKernel picks the newest complete candidate that want means. The error is *UnknownKernelError when nothing matches and
 // *IncompleteKernelError when only incomplete kernels do.
 func selectKernel(all []candidate, want string) (candidate, error) {
-	var best *candidate
-	var broken []candidate
-	for i := range all {
-		k := &all[i]
-		switch {
-		case !k.matches(want):
-		case k.Reason != "":
-			broken = append(broken, *k)
-		case best == nil || compareCandidates(*best, *k) < 0:
-			best = k
-		}
-	}
-	if best != nil {
+	best, broken := pickKernel(all, want)
+	switch {
+	case best != nil:
 		return *best, nil
-	}
-	if len(broken) > 0 {
-		newest := slices.MaxFunc(broken, compareCandidates)
-		return candidate{}, &IncompleteKernelError{Spec: "debian:" + want, Release: newest.Release, Reason: newest.Reason, Near: nearest(all, want)}
+	case broken != nil:
+		return candidate{}, &IncompleteKernelError{Spec: "debian:" + want, Release: broken.Release, Reason: broken.Reason, Near: nearest(all, want)}
 	}
 	return candidate{}, &UnknownKernelError{Spec: "debian:" + want, Near: nearest(all, want)}
 }
