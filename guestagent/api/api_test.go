@@ -282,6 +282,22 @@ func TestVectorsAreVerified(t *testing.T) {
 	wantCode(t, c, agentapi.MethodAddVectors, agentapi.AddVectorsParams{Address: function, Count: 1}, agentapi.CodeFailed, "1 vectors were enabled but the kernel shows 2")
 }
 
+func TestOpenWithoutIOMMU(t *testing.T) {
+	t.Parallel()
+	a, k := newAgent(t)
+	for _, link := range []string{"driver", "iommu_group"} {
+		if err := os.Remove(k.root.Path("sys/bus/pci/devices", function, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k.write("sys/bus/pci/devices/"+function+"/driver_override", "(null)")
+	k.write("sys/bus/pci/drivers_probe", "")
+	wantCode(t, dial(t, a), agentapi.MethodOpenFunction, agentapi.OpenFunctionParams{Address: function}, agentapi.CodeUnsupported, "intel_iommu=on")
+	if s, _ := k.root.String("sys/bus/pci/devices", function, "driver_override"); s != "" {
+		t.Errorf("driver_override is left at %q", s)
+	}
+}
+
 func levels(m map[int]int) string {
 	return fmt.Sprintf("%d %d %d %d", m[0], m[1], m[2], m[3])
 }

@@ -56,12 +56,17 @@ func (a *Agent) openFunction(ctx context.Context, p agentapi.OpenFunctionParams)
 	if err != nil {
 		return none, err
 	}
+	// A function just plugged in gets its group after it appears; once bound it has one. Without an IOMMU vfio-pci refuses it, and
+	// the missing group is what there is to say.
+	bindErr := pci.Bind(ctx, a.cfg.Root, address, "vfio-pci")
 	group, err := pci.IOMMUGroup(a.cfg.Root, address)
 	if err != nil {
+		_ = pci.Unbind(a.cfg.Root, address)
 		return none, err
 	}
-	if err := pci.Bind(ctx, a.cfg.Root, address, "vfio-pci"); err != nil {
-		return none, err
+	if bindErr != nil {
+		_ = pci.Unbind(a.cfg.Root, address)
+		return none, bindErr
 	}
 	f, err := a.cfg.Open(address, group)
 	if err != nil {
