@@ -323,7 +323,7 @@ func runOwned(ctx context.Context, cmd *exec.Cmd, started func()) error {
 	// The death signal is bound to the thread that started the command, so the thread must outlive it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = 5 * time.Second
 	err := cmd.Start()
@@ -373,7 +373,7 @@ func aptComplaints(out string) string {
 	var keep []string
 	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "N: ") {
+		if line == "" || strings.HasPrefix(line, "N: ") || strings.HasPrefix(line, "Notice: ") {
 			continue
 		}
 		if !slices.Contains(keep, line) {
