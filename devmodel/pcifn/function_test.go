@@ -138,6 +138,14 @@ func TestConfigWrites(t *testing.T) {
 	if !f.Memory().Enabled() {
 		t.Error("bus mastering is off")
 	}
+	var traced []string
+	events, _ := f.Trace().Events()
+	for _, e := range events {
+		traced = append(traced, e.String()[strings.IndexByte(e.String(), ' ')+1:])
+	}
+	if got := strings.Join(traced, "; "); got != "config-msix enabled=1 masked=1; config-command value=1350" {
+		t.Errorf("the timeline has %s", got)
+	}
 }
 
 func TestReset(t *testing.T) {

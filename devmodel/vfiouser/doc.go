@@ -5,5 +5,6 @@
 // reply costs the device, a dead socket can cost the VM), so every rule of shared/reference/vfio-user.md that can be kept here is kept here, whatever the Device
 // does: one reply per request and none when none is wanted, header and body in one write, no answer after the client has given up.
 //
-// A server process should log trace kinds of this package; nothing here prints.
+// Guest memory is reached through the descriptors that come with DMA_MAP, never by messages: QEMU cannot serve those while it waits for a reply, and a range without
+// a descriptor is an error that says what to change (ErrNoDescriptor). Nothing is logged here; what happens is on the trace.
 package vfiouser

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math"
+	"os"
 	"sync"
 	"testing"
 
@@ -190,6 +191,44 @@ func TestDMAUnmap(t *testing.T) {
 	}
 	if got := b.mem.Len(); got != 0 {
 		t.Errorf("%d ranges after the client left", got)
+	}
+}
+
+// TestUnmapGivesBack looks at the process itself: what was unmapped, or left behind by a client, is mapped no longer.
+func TestUnmapGivesBack(t *testing.T) {
+	t.Parallel()
+	const name = "gives-back"
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Ftruncate(fd, 8*dmaPage); err != nil {
+		t.Fatal(err)
+	}
+	mapped := func() int {
+		b, err := os.ReadFile("/proc/self/maps")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bytes.Count(b, []byte("/memfd:"+name))
+	}
+	c := newClient(t, newBoard())
+	for i := range uint64(4) {
+		c.ok(CmdDMAMap, mapBody(i*0x10000, dmaPage, i*2*dmaPage, 3), fd)
+	}
+	if got := mapped(); got != 4 {
+		t.Errorf("%d mappings, want 4", got)
+	}
+	c.ok(CmdDMAUnmap, unmapBody(0, 0x20000, 0))
+	if got := mapped(); got != 2 {
+		t.Errorf("%d mappings after unmapping two, want 2", got)
+	}
+	if err := c.leave(); err != nil {
+		t.Error(err)
+	}
+	if got := mapped(); got != 0 {
+		t.Errorf("%d mappings after the client left", got)
 	}
 }
 
