@@ -11,6 +11,7 @@ import (
 	"irqlab/devmodel/mana"
 	"irqlab/devmodel/pcifn"
 	"irqlab/devmodel/trace"
+	"irqlab/devmodel/vfiouser"
 )
 
 // Function is a PCI function that this process serves to a VM.
@@ -87,5 +88,16 @@ func (vm *VM) Attach(ctx context.Context, cfg FunctionConfig) (*Function, error)
 
 func (f *Function) close() error {
 	err := f.device.Close() // ends Serve
-	return errors.Join(err, <-f.served, f.MANA.Close())
+	return errors.Join(err, <-f.served, f.MANA.Close(), f.defect())
+}
+
+// defect tells if the function's model panicked. The client was given an error and the VM went on, but nothing seen since can be trusted.
+func (f *Function) defect() error {
+	events, _ := f.Trace.Events()
+	for _, e := range events {
+		if e.Kind == vfiouser.TracePanic {
+			return fmt.Errorf("the function's model has a defect: %s", e.Text)
+		}
+	}
+	return nil
 }
