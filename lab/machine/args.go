@@ -62,7 +62,8 @@ func (m Machine) platform(a *args) {
 		// RDRAND seeds the guest's random numbers at boot, so that the agent's first key exchange does not wait and no device is needed for it.
 		cpu := []string{"qemu64", "+x2apic", "+rdrand"}
 		if m.nodesCutSockets() {
-			cpu = append(cpu, "l3-cache=off") // a socket's cache that spans nodes makes the guest's scheduler warn
+			// The kernel takes an old AMD socket for one cache, and warns when that cache spans nodes; of an Intel one it asks what is shared.
+			cpu = append(cpu, "vendor=GenuineIntel", "l3-cache=off")
 		}
 		a.opt("-cpu", cpu...)
 	}

@@ -90,7 +90,7 @@ func TestArgsOfOddMachines(t *testing.T) {
 			name:   "uneven nodes hold whole cores and the memory's remainder",
 			change: func(m *Machine) { m.Shape = sh(1, 3, 2, 2, 515) },
 			has: []string{
-				"-cpu qemu64,+x2apic,+rdrand,l3-cache=off",
+				"-cpu qemu64,+x2apic,+rdrand,vendor=GenuineIntel,l3-cache=off",
 				"-numa node,nodeid=0,cpus=0-1,memdev=ram0", "-numa node,nodeid=1,cpus=2-5,memdev=ram1",
 				"-object memory-backend-memfd,id=ram0,size=258M,share=on", "-object memory-backend-memfd,id=ram1,size=257M,share=on",
 			},
@@ -98,7 +98,7 @@ func TestArgsOfOddMachines(t *testing.T) {
 		{
 			name:   "more nodes than sockets",
 			change: func(m *Machine) { m.Shape = sh(1, 4, 1, 4, 512) },
-			has:    []string{"-cpu qemu64,+x2apic,+rdrand,l3-cache=off", "-numa node,nodeid=3,cpus=3,memdev=ram3", "-numa dist,src=3,dst=0,val=20"},
+			has:    []string{"-cpu qemu64,+x2apic,+rdrand,vendor=GenuineIntel,l3-cache=off", "-numa node,nodeid=3,cpus=3,memdev=ram3", "-numa dist,src=3,dst=0,val=20"},
 		},
 		{
 			name:   "own distances",

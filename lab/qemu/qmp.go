@@ -231,7 +231,7 @@ func (p *Process) qmpError(command string, err error) error {
 
 // typed is the process as go-qemu's typed calls want it. Its calls have the deadline of any other.
 type typed struct {
-	ctx context.Context //nolint:containedctx // go-qemu's interface has no place for one
+	ctx context.Context // go-qemu's interface has no other place for one
 	p   *Process
 }
 

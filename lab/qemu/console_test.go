@@ -1,0 +1,177 @@
+package qemu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"irqlab/lab/qemu/klog"
+)
+
+// testConsole is a console whose process has died of death, as far as it is told.
+func testConsole(t *testing.T, path string, death error) (*Console, *os.File) {
+	t.Helper()
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newConsole(path)
+	c.death = func() error { return death }
+	c.diagnose = func(context.Context) string { return "diagnosis" }
+	return c, file
+}
+
+func TestConsoleFinds(t *testing.T) {
+	t.Parallel()
+	const log = "[    0.1] one\r\nirqlab: agent ready\r\n[    0.2] two\r\n"
+	for name, r := range map[string]io.Reader{"at once": strings.NewReader(log), "byte by byte": iotest.OneByteReader(strings.NewReader(log))} {
+		c, file := testConsole(t, filepath.Join(t.TempDir(), "console.log"), errors.New("dead"))
+		early := make(chan error)
+		go func() { early <- c.WaitFor(context.Background(), "agent ready") }()
+		c.run(r, file)
+		if err := <-early; err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		// What has passed counts, and needs no live process.
+		if err := c.WaitFor(context.Background(), "[    0.1] one"); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := c.Tail(2); got != "irqlab: agent ready\n[    0.2] two" {
+			t.Errorf("%s: tail %q", name, got)
+		}
+		if got, err := os.ReadFile(c.Path()); err != nil || string(got) != log {
+			t.Errorf("%s: file %q, error %v", name, got, err)
+		}
+	}
+}
+
+func TestConsoleFails(t *testing.T) {
+	t.Parallel()
+	dead := &DeadError{Status: -1, Signal: syscall.SIGKILL, Stderr: "Aborted"}
+	c, file := testConsole(t, filepath.Join(t.TempDir(), "console.log"), dead)
+	r, w := io.Pipe()
+	go c.run(r, file)
+	_, _ = io.WriteString(w, "[ 1.0] booting\n")
+
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	var boot *BootError
+	if err := c.WaitFor(ctx, "ready"); !errors.As(err, &boot) || !errors.Is(err, context.DeadlineExceeded) || boot.Diagnosis != "diagnosis" {
+		t.Errorf("deadline: %v", err)
+	}
+	gaveUp, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := c.WaitFor(gaveUp, "ready"); !errors.As(err, &boot) || boot.Diagnosis != "" || !strings.Contains(err.Error(), "[ 1.0] booting") {
+		t.Errorf("the caller's own end is no hang: %v", err)
+	}
+	_ = w.Close()
+	if err := c.WaitFor(context.Background(), "ready"); !errors.As(err, &boot) || !errors.Is(err, dead) || !strings.Contains(err.Error(), "signal 9") {
+		t.Errorf("death: %v", err)
+	}
+
+	c, file = testConsole(t, filepath.Join(t.TempDir(), "console.log"), dead)
+	c.run(strings.NewReader("[ 1.0] Kernel panic - not syncing: why\n[ 1.1] Call Trace:\n"), file)
+	if err := c.WaitFor(context.Background(), "ready"); !errors.As(err, &boot) || boot.Panic == nil || boot.Panic.Title != "Kernel panic - not syncing: why" ||
+		!strings.Contains(err.Error(), "Call Trace") {
+		t.Errorf("panic: %v", err)
+	}
+}
+
+// flood is endless output: lines without end, and some that start reports.
+type flood struct{ left int }
+
+func (f *flood) Read(p []byte) (int, error) {
+	if f.left == 0 {
+		return 0, io.EOF
+	}
+	n := min(len(p), f.left)
+	f.left -= n
+	for i := range p[:n] {
+		p[i] = "BUG: a\nx"[i%8]
+	}
+	return n, nil
+}
+
+func TestConsoleFlood(t *testing.T) {
+	t.Parallel()
+	c, file := testConsole(t, filepath.Join(t.TempDir(), "console.log"), errors.New("dead"))
+	c.fileMax = 1 << 20
+	c.run(&flood{left: 8 << 20}, file)
+	if n := cap(c.tail); n > 4*consoleTail {
+		t.Errorf("%d bytes are kept in memory", n)
+	}
+	if n := len(c.Scan()); n > klog.MaxFindings+1 {
+		t.Errorf("%d findings are kept", n)
+	}
+	info, err := os.Stat(c.Path())
+	if err != nil || info.Size() < c.fileMax || info.Size() > c.fileMax+200 {
+		t.Errorf("file: %v, error %v", info.Size(), err)
+	}
+}
+
+// A full disk costs the file, not the console.
+func TestConsoleDiskFull(t *testing.T) {
+	t.Parallel()
+	c, file := testConsole(t, "/dev/full", errors.New("dead"))
+	c.run(strings.NewReader("a\nagent ready\n"), file)
+	if err := c.WaitFor(context.Background(), "agent ready"); err != nil {
+		t.Error(err)
+	}
+	if err := c.FileError(); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("file error %v", err)
+	}
+}
+
+func TestLastLines(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		text string
+		n    int
+		want string
+	}{
+		{"", 3, ""}, {"a", 3, "a"}, {"a\nb\nc\n", 2, "b\nc"}, {"a\r\nb\r\n", 1, "b"}, {"a\nb\n", 9, "a\nb"}, {"a\nb", 0, ""}, {"\n\n", 1, ""}, {"a\n\nc", 2, "\nc"},
+	} {
+		if got := lastLines(tt.text, tt.n); got != tt.want {
+			t.Errorf("last %d of %q: %q, want %q", tt.n, tt.text, got, tt.want)
+		}
+	}
+}
+
+func TestTailBuffer(t *testing.T) {
+	t.Parallel()
+	b := tailBuffer{max: 10}
+	for i := range 100 {
+		fmt.Fprintf(&b, "%d,", i)
+	}
+	if s := b.String(); !strings.HasPrefix(s, "…") || !strings.HasSuffix(s, "98,99,") || len(b.buf) > 20 {
+		t.Errorf("kept %q", s)
+	}
+}
+
+func FuzzConsole(f *testing.F) {
+	f.Add([]byte("[ 1.0] a\r\nagent ready"), "agent ready", 3)
+	f.Add([]byte("aaab"), "aab", 1)
+	f.Fuzz(func(t *testing.T, log []byte, text string, piece int) {
+		if text == "" || len(log) > consoleTail {
+			return
+		}
+		w := &waiter{text: []byte(text)}
+		for rest := log; len(rest) > 0; {
+			n := min(max(1, piece), len(rest))
+			w.feed(rest[:n])
+			rest = rest[n:]
+		}
+		if want := strings.Contains(string(log), text); w.found != want {
+			t.Errorf("%q in %q, in pieces of %d: %t, want %t", text, log, piece, w.found, want)
+		}
+		lastLines(string(log), piece%100)
+	})
+}
