@@ -148,10 +148,12 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 	return unknown("flag", "--"+word, flags)
 }
 
-func openCache() (*images.Cache, error) {
+// openCache opens the image cache; what it warns of goes to standard error.
+func openCache(s Streams) (*images.Cache, error) {
 	c, err := images.OpenCache("")
 	if err != nil {
 		return nil, &exitError{ExitError, err}
 	}
+	c.Warn = func(warning string) { fmt.Fprintln(s.Err, "irqlab: warning:", warning) }
 	return c, nil
 }

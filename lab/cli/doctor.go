@@ -16,7 +16,7 @@ func newDoctor(s Streams) *cobra.Command {
 It exits 0 if a run can work, else 1.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cache, err := openCache()
+			cache, err := openCache(s)
 			if err != nil {
 				return err
 			}

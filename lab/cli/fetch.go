@@ -19,7 +19,7 @@ and several may run at once: each piece is made once and appears whole or not at
 		Example: "  irqlab fetch --kernel debian:6.18 --kernel debian:7.3",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cache, err := openCache()
+			cache, err := openCache(s)
 			if err != nil {
 				return err
 			}

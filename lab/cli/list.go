@@ -92,7 +92,7 @@ func listStrategies(w io.Writer) error {
 }
 
 func listKernels(cmd *cobra.Command, s Streams, refresh bool) error {
-	cache, err := openCache()
+	cache, err := openCache(s)
 	if err != nil {
 		return err
 	}

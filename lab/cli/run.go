@@ -154,7 +154,7 @@ Exit status: 0 every case passed or expected nothing; 1 a case failed: the kerne
 			if err != nil {
 				return usageError(err)
 			}
-			cache, err := openCache()
+			cache, err := openCache(s)
 			if err != nil {
 				return err
 			}

@@ -34,7 +34,7 @@ Other terminals may reach it meanwhile: irqlab ssh NAME.`,
 			if err != nil {
 				return usageError(err)
 			}
-			cache, err := openCache()
+			cache, err := openCache(s)
 			if err != nil {
 				return err
 			}
