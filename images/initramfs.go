@@ -161,7 +161,7 @@ func initramfsRecords(release string, busybox []byte, modules []module, keys *ke
 	var records []cpio.Record
 	for i, name := range sortedKeys(files) {
 		if dir := path.Dir(name); dir != "." && files[dir].Mode&cpio.S_IFMT != cpio.S_IFDIR {
-			return nil, fmt.Errorf("initramfs: %s lies in no directory of the archive", name)
+			return nil, fmt.Errorf("%s lies in no directory of the archive", name)
 		}
 		r := files[name]
 		r.Ino, r.NLink = uint64(i+1), 1
@@ -176,10 +176,10 @@ func initramfsRecords(release string, busybox []byte, modules []module, keys *ke
 func writeInitramfs(w io.Writer, records []cpio.Record) error {
 	a := cpio.Newc.Writer(w)
 	if err := cpio.WriteRecords(a, records); err != nil {
-		return fmt.Errorf("initramfs: %w", err)
+		return err
 	}
 	if err := cpio.WriteTrailer(a); err != nil {
-		return fmt.Errorf("initramfs: %w", err)
+		return err
 	}
 	return nil
 }

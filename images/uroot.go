@@ -60,7 +60,7 @@ var busyboxAliases = map[string]string{
 type NoGoError struct{ Err error }
 
 func (e *NoGoError) Error() string {
-	return "initramfs: the guest agent is built from source and no Go toolchain was found: " + e.Err.Error() +
+	return "the guest agent is built from source and no Go toolchain was found: " + e.Err.Error() +
 		" (put go in PATH, or point IRQLAB_CACHE at a cache filled by `irqlab fetch` of the same version on a machine that has one)"
 }
 
@@ -70,10 +70,10 @@ func (e *NoGoError) Unwrap() error { return e.Err }
 type NoSourceError struct{ Tried []string }
 
 func (e *NoSourceError) Error() string {
-	return "initramfs: the source of the guest agent was not found: " + strings.Join(e.Tried, "; ") + " (set IRQLAB_SOURCE to a checkout of irqlab)"
+	return "the source of the guest agent was not found: " + strings.Join(e.Tried, "; ") + " (set IRQLAB_SOURCE to a checkout of irqlab)"
 }
 
-var errSourceChanged = errors.New("initramfs: the source of the guest agent changed while it was built")
+var errSourceChanged = errors.New("the source of the guest agent changed while it was built")
 
 // busybox returns the path of the guest's binary, building it when the sources that matter have changed.
 func (c *Cache) busybox(ctx context.Context, p Progress) (string, error) {
@@ -184,7 +184,7 @@ func checkSource(dir string) (string, error) {
 func goVersion(ctx context.Context, goTool, dir string) (string, error) {
 	out, err := runGo(ctx, goTool, dir, nil, "env", "GOVERSION")
 	if err != nil {
-		return "", fmt.Errorf("initramfs: %w", err)
+		return "", err
 	}
 	return strings.TrimSpace(out), nil
 }
@@ -204,7 +204,7 @@ func busyboxKey(src, goVersion string) (string, error) {
 	}
 	for _, path := range []string{"go.mod", "go.sum"} {
 		if err := add(path); err != nil {
-			return "", fmt.Errorf("initramfs: source: %w", err)
+			return "", fmt.Errorf("source: %w", err)
 		}
 	}
 	err := filepath.WalkDir(filepath.Join(src, "guestagent"), func(path string, d fs.DirEntry, err error) error {
@@ -223,7 +223,7 @@ func busyboxKey(src, goVersion string) (string, error) {
 		return add(rel)
 	})
 	if err != nil {
-		return "", fmt.Errorf("initramfs: source: %w", err)
+		return "", fmt.Errorf("source: %w", err)
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
@@ -248,11 +248,11 @@ var buildFlags = []string{"-mod=readonly", "-trimpath", "-buildvcs=false"}
 func buildBusybox(ctx context.Context, goTool, src, out string, p Progress) error {
 	work, err := os.MkdirTemp(filepath.Dir(out), ".build-")
 	if err != nil {
-		return fmt.Errorf("initramfs: %w", err)
+		return err
 	}
 	defer os.RemoveAll(work)
 
-	stop := ticking(p, "loading the guest's commands")
+	stop := ticking(p, "loading and compiling the guest's commands")
 	overlay, err := rewriteCommands(ctx, src, work)
 	stop()
 	if err != nil {
@@ -264,7 +264,7 @@ func buildBusybox(ctx context.Context, goTool, src, out string, p Progress) erro
 		return err
 	}
 	if err := os.WriteFile(overlayFile, data, 0o600); err != nil {
-		return fmt.Errorf("initramfs: %w", err)
+		return err
 	}
 	var compiled int64
 	p.report("compiling the guest's commands", 0, 0)
@@ -276,7 +276,7 @@ func buildBusybox(ctx context.Context, goTool, src, out string, p Progress) erro
 		}
 	}, append(args, "./"+overlayPath)...)
 	if err != nil {
-		return fmt.Errorf("initramfs: build the guest agent: %w", err)
+		return fmt.Errorf("build the guest agent: %w", err)
 	}
 	return nil
 }
@@ -298,20 +298,20 @@ func rewriteCommands(ctx context.Context, src, work string) (map[string]string, 
 		BuildFlags: buildFlags,
 	}, patterns...)
 	if err != nil {
-		return nil, fmt.Errorf("initramfs: load the guest's commands from %s: %w", src, ctxFirst(ctx, err))
+		return nil, fmt.Errorf("load the guest's commands from %s: %w", src, ctxFirst(ctx, err))
 	}
 	byPath := make(map[string]*packages.Package, len(loaded))
 	for _, pkg := range loaded {
 		if len(pkg.Errors) > 0 {
-			return nil, fmt.Errorf("initramfs: package %s does not compile for linux/amd64: %w", pkg.PkgPath, ctxFirst(ctx, pkg.Errors[0]))
+			return nil, fmt.Errorf("package %s does not compile for linux/amd64: %w", pkg.PkgPath, ctxFirst(ctx, pkg.Errors[0]))
 		}
 		if pkg.Name != "main" {
-			return nil, fmt.Errorf("initramfs: package %s is not a command", pkg.PkgPath)
+			return nil, fmt.Errorf("package %s is not a command", pkg.PkgPath)
 		}
 		byPath[pkg.PkgPath] = pkg
 	}
 	if len(byPath) != len(patterns) {
-		return nil, fmt.Errorf("initramfs: %d of the guest's %d commands found in %s", len(byPath), len(patterns), src)
+		return nil, fmt.Errorf("%d of the guest's %d commands found in %s", len(byPath), len(patterns), src)
 	}
 
 	var imports []string
@@ -326,14 +326,14 @@ func rewriteCommands(ctx context.Context, src, work string) (map[string]string, 
 		g.Go(func() (err error) {
 			defer func() { // the rewriter panics on code it does not know
 				if r := recover(); r != nil {
-					err = fmt.Errorf("initramfs: command %s: gobusybox cannot rewrite it: %v", name, r)
+					err = fmt.Errorf("command %s: gobusybox cannot rewrite it: %v", name, r)
 				}
 			}()
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 			if err := bbinternal.NewPackage(name, byPath[path]).Rewrite(filepath.Join(work, "bb", name), bbmainPackage); err != nil {
-				return fmt.Errorf("initramfs: command %s: gobusybox: %w", name, err)
+				return fmt.Errorf("command %s: gobusybox: %w", name, err)
 			}
 			return nil
 		})
@@ -343,10 +343,10 @@ func rewriteCommands(ctx context.Context, src, work string) (map[string]string, 
 	}
 	main, err := format.Source([]byte(busyboxMain(imports)))
 	if err != nil {
-		return nil, fmt.Errorf("initramfs: busybox main: %w", err)
+		return nil, fmt.Errorf("busybox main: %w", err)
 	}
 	if err := os.WriteFile(filepath.Join(work, "bb", "main.go"), main, 0o600); err != nil {
-		return nil, fmt.Errorf("initramfs: %w", err)
+		return nil, err
 	}
 
 	overlay := make(map[string]string)
@@ -359,7 +359,7 @@ func rewriteCommands(ctx context.Context, src, work string) (map[string]string, 
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("initramfs: %w", err)
+		return nil, err
 	}
 	return overlay, nil
 }
