@@ -14,7 +14,7 @@ func (m Machine) Args() ([]string, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
 	}
-	if err := checkChannels(m.Channels); err != nil {
+	if err := checkChannels(m); err != nil {
 		return nil, err
 	}
 	var a args
@@ -23,6 +23,10 @@ func (m Machine) Args() ([]string, error) {
 	m.memory(&a)
 	m.channels(&a)
 	m.devices(&a)
+	if m.Incoming { // the kernel is in the saved memory; loading it once more would cost time and memory for nothing
+		a.add("-incoming", "defer")
+		return a, nil
+	}
 	a.add("-kernel", m.Kernel)
 	if m.Initramfs != "" {
 		a.add("-initrd", m.Initramfs)
@@ -78,7 +82,12 @@ func (m Machine) memory(a *args) {
 	a.add("-m", fmt.Sprintf("%dM", m.Shape.MemoryMiB))
 	for n, cpus := range m.nodeCPUs() {
 		// Shared, so that a device model in another process can map it.
-		a.opt("-object", "memory-backend-memfd", fmt.Sprintf("id=ram%d", n), fmt.Sprintf("size=%dM", sizes[n]), "share=on")
+		id, size := fmt.Sprintf("id=ram%d", n), fmt.Sprintf("size=%dM", sizes[n])
+		if m.Channels.RAMFDs == nil {
+			a.opt("-object", "memory-backend-memfd", id, size, "share=on")
+		} else { // only memory with a file name is left out of a saved state, so the descriptor goes by one
+			a.opt("-object", "memory-backend-file", id, size, "share=on", fmt.Sprintf("mem-path=/proc/self/fd/%d", m.Channels.RAMFDs[n]))
+		}
 		a.opt("-numa", "node", fmt.Sprintf("nodeid=%d", n), "cpus="+cpus.String(), fmt.Sprintf("memdev=ram%d", n))
 	}
 	if nodes == 1 {

@@ -178,6 +178,21 @@ func TestArgsOfOddMachines(t *testing.T) {
 			lacks:  []string{"-initrd", "loglevel=5"},
 		},
 		{
+			name: "memory of the lab's",
+			change: func(m *Machine) {
+				m.Shape, m.Channels.RAMFDs = Shape{Sockets: 1, Cores: 2, Threads: 2, Nodes: 2, MemoryMiB: 513}, []int{6, 7}
+			},
+			has: []string{"-object memory-backend-file,id=ram0,size=257M,share=on,mem-path=/proc/self/fd/6",
+				"-object memory-backend-file,id=ram1,size=256M,share=on,mem-path=/proc/self/fd/7", "-kernel /k/vmlinux"},
+			lacks: []string{"memfd", "-incoming"},
+		},
+		{
+			name:   "a saved state to come",
+			change: func(m *Machine) { m.Incoming, m.Channels.RAMFDs = true, []int{6} },
+			has:    []string{"-incoming defer", "-object memory-backend-file,id=ram0,size=512M,share=on,mem-path=/proc/self/fd/6"},
+			lacks:  []string{"-kernel", "-initrd", "-append"},
+		},
+		{
 			name:   "a comma in the socket's path",
 			change: func(m *Machine) { m.Channels.SSHSocket = "/run/a,b/ssh.sock" },
 			has:    []string{"-chardev socket,id=ssh,path=/run/a,,b/ssh.sock,server=on,wait=off"},
@@ -298,6 +313,10 @@ func TestRefused(t *testing.T) {
 		{"Channels.AgentFD", func(m *Machine) { m.Channels.AgentFD = -1 }},
 		{"Channels", func(m *Machine) { m.Channels.AgentFD = m.Channels.QMPFD }},
 		{"Channels.SSHSocket", func(m *Machine) { m.Channels.SSHSocket = "" }},
+		{"Channels.RAMFDs", func(m *Machine) { m.Channels.RAMFDs = []int{6, 7} }},
+		{"Channels.RAMFDs[0]", func(m *Machine) { m.Channels.RAMFDs = []int{1} }},
+		{"Channels", func(m *Machine) { m.Channels.RAMFDs = []int{5} }},
+		{"Channels.RAMFDs", func(m *Machine) { m.Incoming = true }},
 	}
 	for _, tt := range tests {
 		m := base()

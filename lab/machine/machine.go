@@ -74,6 +74,7 @@ type Channels struct {
 	ConsoleFD int    // connected stream socket: the serial console
 	AgentFD   int    // connected stream socket: virtio-serial port agentapi.AgentPort
 	SSHSocket string // path of the listening socket QEMU makes: virtio-serial port agentapi.SSHPort
+	RAMFDs    []int  // one file for each node's memory, of the sizes NodeMemory tells; nil: QEMU makes its own, and the state cannot be saved
 }
 
 // Machine describes one guest.
@@ -89,6 +90,7 @@ type Machine struct {
 	Initramfs    string   // path; empty: none
 	Cmdline      []string // added after, and so overriding, the command line every guest gets
 	Verbose      bool     // all kernel messages on the console, not only warnings and worse
+	Incoming     bool     // nothing is booted: QEMU waits for the saved state of a machine described alike; takes Channels.RAMFDs
 	Channels     Channels
 }
 
@@ -246,20 +248,41 @@ func checkKernel(m Machine) error {
 	return nil
 }
 
-func checkChannels(c Channels) error {
+func checkChannels(m Machine) error {
+	c := m.Channels
 	fds := map[string]int{"QMPFD": c.QMPFD, "ConsoleFD": c.ConsoleFD, "AgentFD": c.AgentFD}
+	for n, fd := range c.RAMFDs {
+		fds[fmt.Sprintf("RAMFDs[%d]", n)] = fd
+	}
+	seen := map[int]bool{}
 	for _, name := range slices.Sorted(maps.Keys(fds)) {
 		if fds[name] < 3 {
 			return fieldErrorf("Channels."+name, "descriptor %d is not one that can be handed down", fds[name])
 		}
+		if seen[fds[name]] {
+			return fieldErrorf("Channels", "descriptors %v are not distinct", fds)
+		}
+		seen[fds[name]] = true
 	}
-	if c.QMPFD == c.ConsoleFD || c.QMPFD == c.AgentFD || c.ConsoleFD == c.AgentFD {
-		return fieldErrorf("Channels", "descriptors %d, %d, %d are not distinct", c.QMPFD, c.ConsoleFD, c.AgentFD)
+	switch {
+	case c.RAMFDs == nil && m.Incoming:
+		return fieldErrorf("Channels.RAMFDs", "no memory to go with the saved state")
+	case c.RAMFDs != nil && len(c.RAMFDs) != m.Shape.Nodes:
+		return fieldErrorf("Channels.RAMFDs", "%d files for %d nodes", len(c.RAMFDs), m.Shape.Nodes)
 	}
 	if c.SSHSocket == "" || strings.ContainsAny(c.SSHSocket, "\x00\n") {
 		return fieldErrorf("Channels.SSHSocket", "%q is not a path", c.SSHSocket)
 	}
 	return nil
+}
+
+// NodeMemory is each node's memory in bytes.
+func (m Machine) NodeMemory() []int64 {
+	var sizes []int64
+	for _, mib := range split(m.Shape.MemoryMiB, m.Shape.Nodes) {
+		sizes = append(sizes, int64(mib)<<20)
+	}
+	return sizes
 }
 
 // Threaded reports whether every vCPU has a host thread of its own. TCG shares one thread between all vCPUs of a large guest.
