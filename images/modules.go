@@ -73,7 +73,6 @@ type moduleTree struct {
 	dir     string
 	files   map[string]string // name to path below dir
 	builtin map[string]bool
-	known   bool                // whether builtin is known, i.e. modules.builtin is there
 	deps    map[string][]string // from modules.dep; nil if there is none
 }
 
@@ -109,7 +108,6 @@ func openModules(ctx context.Context, dir string) (*moduleTree, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("modules: %w", err)
 	}
-	t.known = err == nil
 
 	dep, err := os.Open(filepath.Join(dir, "modules.dep"))
 	switch {
@@ -215,9 +213,6 @@ func (t *moduleTree) path(name string) (string, error) {
 	}
 	return "", fmt.Errorf("modules: module %s: %s is in the index of %s but missing (run `make modules`, or fetch the kernel again)", name, rel, t.dir)
 }
-
-// has tells whether the kernel has name, as a module or built in.
-func (t *moduleTree) has(name string) bool { return t.files[name] != "" || t.builtin[name] }
 
 // load reads the wanted modules that the kernel has as modules, with their dependencies, in load order.
 func (t *moduleTree) load(ctx context.Context, release string, wanted []string) ([]module, error) {
