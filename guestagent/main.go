@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"io"
@@ -99,6 +100,7 @@ func newServer(reaper *child.Reaper, env []string) (*sshd.Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	var server *sshd.Server
 	agent := api.New(api.Config{
 		Root:    root,
 		Modules: module.Loader{Root: root, Dir: "/lib/modules/" + release + "/irqlab", Params: module.CmdlineParams(cmdline)},
@@ -111,6 +113,14 @@ func newServer(reaper *child.Reaper, env []string) (*sshd.Server, error) {
 		},
 		PowerOff: func() {
 			time.AfterFunc(100*time.Millisecond, powerOff) // the answer leaves first
+		},
+		HostKey: func(seed []byte) error {
+			key, err := ssh.NewSignerFromSigner(ed25519.NewKeyFromSeed(seed))
+			if err != nil {
+				return fmt.Errorf("SSH host key: %w", err)
+			}
+			server.SetHostKey(key)
+			return nil
 		},
 		Log: say,
 	})
@@ -131,7 +141,7 @@ func newServer(reaper *child.Reaper, env []string) (*sshd.Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("SSH authorized keys %s: %w", authorizedFile, err)
 	}
-	return sshd.New(sshd.Config{
+	server = sshd.New(sshd.Config{
 		HostKey:    hostKey,
 		Authorized: authorized,
 		User:       agentapi.User,
@@ -142,7 +152,8 @@ func newServer(reaper *child.Reaper, env []string) (*sshd.Server, error) {
 			agentapi.SubsystemName: func(ctx context.Context, ch io.ReadWriter) error { return agent.Serve(ctx, ch) },
 		},
 		Log: say,
-	}), nil
+	})
+	return server, nil
 }
 
 // servePorts serves each port there is to one host at a time, for ever. The lab's port is required; the person's may be left out.

@@ -52,6 +52,7 @@ const (
 	MethodLog           = "log.read"         // LogParams -> LogResult
 	MethodLinks         = "link.list"        // Empty -> LinksResult (netlink)
 	MethodSetLink       = "link.set"         // SetLinkParams -> Link
+	MethodRefresh       = "fork.refresh"     // RefreshParams -> Empty: of a guest restored from a snapshot
 	MethodPowerOff      = "power.off"        // Empty -> Empty, then the guest powers off
 )
 
@@ -109,6 +110,16 @@ type Info struct {
 	UptimeS float64  `json:"uptime_seconds"`
 	CPUs    Topology `json:"cpus"`
 }
+
+// RefreshParams is what tells a guest restored from a snapshot apart from others restored from the same one.
+type RefreshParams struct {
+	UnixNS      int64  `json:"unix_ns"`       // the wall clock: the guest's stood still since the snapshot
+	Entropy     []byte `json:"entropy"`       // EntropySize random bytes for the kernel's generator, which is in the snapshot's state
+	HostKeySeed []byte `json:"host_key_seed"` // ed25519 seed (RFC 8032), 32 bytes, of the host key that later SSH connections get
+}
+
+// EntropySize is the length of RefreshParams.Entropy in bytes.
+const EntropySize = 64
 
 // Topology is the guest's CPUs and nodes as its kernel sees them.
 type Topology struct {

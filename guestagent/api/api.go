@@ -33,6 +33,7 @@ type Config struct {
 	Modules  module.Loader                                 // where module files are
 	Open     func(address, group string) (Function, error) // opens a function bound to vfio-pci
 	PowerOff func()                                        // called after the request for it was answered
+	HostKey  func(seed []byte) error                       // gives later SSH connections the host key of an ed25519 seed
 	Log      func(format string, args ...any)
 }
 
@@ -69,6 +70,7 @@ func New(cfg Config) *Agent {
 		agentapi.MethodLog:           method(a.readLog),
 		agentapi.MethodLinks:         method(a.links),
 		agentapi.MethodSetLink:       method(a.setLink),
+		agentapi.MethodRefresh:       method(a.refresh),
 		agentapi.MethodPowerOff:      method(a.powerOff),
 	}
 	return a

@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -38,7 +39,7 @@ type Config struct {
 // Server serves connections one by one or at once.
 type Server struct {
 	cfg Config
-	ssh *ssh.ServerConfig
+	ssh atomic.Pointer[ssh.ServerConfig] // replaced, never changed: handshakes under way keep the one they began with
 }
 
 const (
@@ -52,9 +53,15 @@ func New(cfg Config) *Server {
 		cfg.Log = func(string, ...any) {}
 	}
 	s := &Server{cfg: cfg}
-	s.ssh = &ssh.ServerConfig{ServerVersion: "SSH-2.0-irqlab", PublicKeyCallback: s.authorize}
-	s.ssh.AddHostKey(cfg.HostKey)
+	s.SetHostKey(cfg.HostKey)
 	return s
+}
+
+// SetHostKey gives connections from now on another host key.
+func (s *Server) SetHostKey(key ssh.Signer) {
+	c := &ssh.ServerConfig{ServerVersion: "SSH-2.0-irqlab", PublicKeyCallback: s.authorize}
+	c.AddHostKey(key)
+	s.ssh.Store(c)
 }
 
 func (s *Server) authorize(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
@@ -80,7 +87,7 @@ func (s *Server) Serve(ctx context.Context, conn net.Conn) error {
 	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return fmt.Errorf("SSH: %w", err)
 	}
-	sc, channels, requests, err := ssh.NewServerConn(conn, s.ssh)
+	sc, channels, requests, err := ssh.NewServerConn(conn, s.ssh.Load())
 	if err != nil {
 		return fmt.Errorf("SSH handshake: %w", err)
 	}
