@@ -41,6 +41,7 @@ type Observed struct {
 	QueueHints    []cpulist.List `json:"queue-hints,omitempty" jsonschema_description:"affinity hint of each queue vector, in order; empty: none"`
 	Clustered     *bool          `json:"clustered,omitempty" jsonschema_description:"whether some CPU has two or more queue vectors while another online CPU has none"`
 	IdleCPUs      *cpulist.List  `json:"idle-cpus,omitempty" jsonschema_description:"online CPUs with no queue vector"`
+	Unused        *int           `json:"unused,omitempty" jsonschema_description:"number of vectors the kernel's driver has but signals nothing on; driver mana only" jsonschema:"minimum=0"`
 	OneQueueOnCPU *bool          `json:"own-cpu,omitempty" jsonschema_description:"true: no two queue vectors share a CPU"`
 	QueuesWithin  *cpulist.List  `json:"queues-within,omitempty" jsonschema_description:"CPUs that no queue vector may leave"`
 	Pending       *pendingRule   `json:"pending,omitempty" jsonschema_description:"none (the default): every vector has moved to its requested mask; any: not checked"`
@@ -78,7 +79,11 @@ func (e Expect) Check(c result.Case) []string {
 	var reasons []string
 	say := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
 	if e.Branch != nil && c.Branch != *e.Branch {
-		say("Strategy %s took the branch %q, expected %q.", c.Strategy, c.Branch, *e.Branch)
+		who := "Strategy " + c.Strategy
+		if c.Strategy == "" {
+			who = "The driver"
+		}
+		say("%s took the branch %q, expected %q.", who, c.Branch, *e.Branch)
 	}
 	if e.Log == nil || *e.Log != ruleAny {
 		for _, w := range c.KernelLog.Warnings {
@@ -122,7 +127,7 @@ func (w *Observed) check(o *result.Observation) []string {
 	}
 	if w.HWCMask != nil {
 		for _, v := range o.Vectors {
-			if v.Role != result.RoleQueue && !slices.Equal(v.Affinity, *w.HWCMask) {
+			if v.Role == result.RoleHWC && !slices.Equal(v.Affinity, *w.HWCMask) {
 				say("the HWC vector's requested mask is %s, expected %s.", cpus(v.Affinity), cpus(*w.HWCMask))
 			}
 		}
@@ -142,6 +147,17 @@ func (w *Observed) check(o *result.Observation) []string {
 	}
 	if w.IdleCPUs != nil && !slices.Equal(*w.IdleCPUs, o.IdleCPUs) {
 		say("CPU %s has no queue vector, expected that of %s.", cpus(o.IdleCPUs), cpus(*w.IdleCPUs))
+	}
+	if w.Unused != nil {
+		n := 0
+		for _, v := range o.Vectors {
+			if v.Role == result.RoleUnused {
+				n++
+			}
+		}
+		if n != *w.Unused {
+			say("the number of unused vectors is %d, expected %d.", n, *w.Unused)
+		}
 	}
 	if w.OneQueueOnCPU != nil {
 		var shared []int
@@ -242,7 +258,7 @@ func (e Expect) without(aspects ...aspect) (kept Expect, dropped []aspect) {
 		for _, f := range []any{&o.HWCMask, &o.QueueMasks, &o.QueueHints, &o.QueuesWithin} {
 			drop(aspectMasks, f)
 		}
-		for _, f := range []any{&o.Online, &o.Vectors} {
+		for _, f := range []any{&o.Online, &o.Vectors, &o.Unused} {
 			drop(aspectCounts, f)
 		}
 	}
@@ -286,8 +302,14 @@ type problem struct{ key, text string }
 func (e Expect) validate(c *Case) []problem {
 	var out []problem
 	say := func(key, format string, args ...any) { out = append(out, problem{key, fmt.Sprintf(format, args...)}) }
-	if e.Branch != nil && c.Driver == DriverVFIO && !slices.Contains(strategy.Branches(c.Strategy), *e.Branch) {
-		say("branch", "strategy %s has no branch %q; allowed: %s", c.Strategy, *e.Branch, quoted(strategy.Branches(c.Strategy)))
+	if e.Branch != nil {
+		switch allowed := branches(c); {
+		case slices.Contains(allowed, *e.Branch):
+		case c.Driver == DriverVFIO:
+			say("branch", "strategy %s has no branch %q; allowed: %s", c.Strategy, *e.Branch, quoted(allowed))
+		default:
+			say("branch", "no driver has a branch %q; allowed: %s", *e.Branch, quoted(allowed))
+		}
 	}
 	all := cpulist.Range(0, c.Shape.CPUs()-1)
 	for _, l := range e.observations() {
@@ -296,7 +318,8 @@ func (e Expect) validate(c *Case) []problem {
 			continue
 		}
 		for key, lists := range map[string][]cpulist.List{"queues": w.Queues, "queue-masks": w.QueueMasks, "queue-hints": w.QueueHints} {
-			if lists != nil && len(lists) != c.Vectors-1 {
+			// The kernel's driver may take fewer vectors than there are.
+			if n := len(lists); n > c.Vectors-1 || lists != nil && n < c.Vectors-1 && c.Driver != DriverMana {
 				say(l.label+"."+key, "%d queue vectors are listed, but %d vectors make %d of them beside the HWC", len(lists), c.Vectors, c.Vectors-1)
 			}
 			for i, cpus := range lists {
@@ -313,6 +336,14 @@ func (e Expect) validate(c *Case) []problem {
 	}
 	slices.SortFunc(out, func(a, b problem) int { return strings.Compare(a.key, b.key) })
 	return out
+}
+
+// branches are those the case can take.
+func branches(c *Case) []string {
+	if c.Driver == DriverVFIO {
+		return strategy.Branches(c.Strategy)
+	}
+	return slices.Concat(strategy.Branches(strategy.NUMAAware), strategy.Branches(strategy.Linear), strategy.Branches(strategy.LocalSpread), strategy.Branches(strategy.Unset))
 }
 
 func quoted(words []string) string {

@@ -23,7 +23,7 @@ func TestLoadErrors(t *testing.T) {
 			`f.yaml:4:5: strategy.1: unknown strategy "xyzzy"; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node`}},
 		{"unknown key in a case", "name: x\ncases:\n  a:\n    strategy: linear\n    expect:\n      settled:\n        queue: [0]\n", []string{
 			`f.yaml:7:9: cases.a.expect.settled.queue: unknown key; allowed: online, vectors, hwc, queues, hwc-mask, queue-masks, queue-hints, clustered, ` +
-				`idle-cpus, own-cpu, queues-within, pending, offline-cpus; did you mean "queues"?`}},
+				`idle-cpus, unused, own-cpu, queues-within, pending, offline-cpus; did you mean "queues"?`}},
 		{"unknown label", "name: x\nstrategy: linear\nexpect: {setled: {hwc: 0}}\n", []string{
 			`f.yaml:3:10: expect.setled: unknown key; allowed: branch, log, settled; did you mean "settled"?`}},
 		{"several at once, in the file's order", "name: x\ndriver: vfoi\nvectors: many\nirqchip: msx\n", []string{
@@ -63,6 +63,11 @@ func TestLoadErrors(t *testing.T) {
 		{"expected CPU outside", "name: x\nstrategy: linear\nexpect: {settled: {hwc: 9}}\n", []string{`f.yaml:3:25: expect.settled.hwc: CPU 9 is not in the shape; allowed: 0-3`}},
 		{"branch of another strategy", "name: x\nstrategy: linear\nexpect: {branch: numa-aware}\n", []string{
 			`f.yaml:3:18: expect.branch: strategy linear has no branch "numa-aware"; allowed: "linear"`}},
+		{"branch of no driver", "name: x\ndriver: mana\nexpect: {branch: all-online}\n", []string{
+			`f.yaml:3:18: expect.branch: no driver has a branch "all-online"; allowed: "numa-aware", "numa-aware, first group skipped", "linear", "local-spread", "unset"`}},
+		{"too many queues expected of a driver", "name: x\ndriver: mana\nvectors: 3\nexpect: {settled: {queue-masks: [0, 1, 2]}}\n", []string{
+			`f.yaml:4:20: expect.settled.queue-masks: 3 queue vectors are listed, but 3 vectors make 2 of them beside the HWC`}},
+		{"a negative number", "name: x\ndriver: mana\nexpect: {settled: {unused: -1}}\n", []string{`f.yaml:3:28: expect.settled.unused: "-1" is no number`}},
 		{"a rule", "name: x\nstrategy: linear\nexpect: {log: dirty}\n", []string{`f.yaml:3:15: expect.log: unknown rule "dirty"; allowed: clean, any`}},
 		{"bool", "name: x\nstrategy: linear\nexpect: {settled: {clustered: maybe}}\n", []string{
 			`f.yaml:3:31: expect.settled.clustered: "maybe" is neither; allowed: true, false`}},

@@ -29,7 +29,8 @@ type Overrides struct {
 //
 // An overriding value selects the cases that have it already, and they keep all they expect; when no case has it, all cases take it, those that
 // have become equal are run once, and what they expect loses the parts the override makes meaningless. Notes say so; they are also in the
-// cases they concern. Kernels replace without loss: an expectation is what a kernel is held to. An error is one of usage.
+// cases they concern. Kernels replace without loss: an expectation is what a kernel is held to. Where cases differ in nothing but their kernel, so that
+// each says what its kernel does, another kernel is held to what the last of them expects. An error is one of usage.
 func (s *Scenario) Plan(o Overrides) ([]Case, []string, error) {
 	cases := slices.Clone(s.cases)
 	for i := range cases {
@@ -109,11 +110,11 @@ func (p *planner) apply(o Overrides) error {
 		}, func(v string) string { return v })
 	}
 	if len(o.Strategies) > 0 {
-		for i := range p.cases {
-			if p.cases[i].Driver == DriverMana {
-				return fmt.Errorf("--strategy: case %s leaves the spreading to the kernel's driver; add --driver vfio", p.cases[i].Name)
-			}
+		vfio := slices.DeleteFunc(slices.Clone(p.cases), func(c Case) bool { return c.Driver == DriverMana })
+		if len(vfio) == 0 {
+			return fmt.Errorf("--strategy: case %s leaves the spreading to the kernel's driver; add --driver vfio", p.cases[0].Name)
 		}
+		p.cases = vfio
 		override(p, "strategy", o.Strategies, func(c *Case) string { return c.Strategy }, func(c *Case, v string) {
 			c.Strategy = v
 			c.drop("strategy", aspectMasks, aspectPlacement)
@@ -161,7 +162,7 @@ func (p *planner) apply(o Overrides) error {
 			if err := new(kernelSpec).UnmarshalText([]byte(k)); err != nil {
 				return fmt.Errorf("--kernel: %w", err)
 			}
-			for _, c := range p.cases {
+			for _, c := range p.heldTo(k) {
 				c.Kernel = k
 				if len(o.Kernels) > 1 {
 					c.Name += "/" + kernelWord(k)
@@ -201,13 +202,45 @@ func override[T comparable](p *planner, flag string, values []T, get func(*Case)
 	p.cases = unique(out)
 }
 
+// heldTo are the cases whose expectations a kernel is held to: of those that differ only in their kernel, the ones that have this kernel, else the ones that have the
+// last of their kernels.
+func (p *planner) heldTo(kernel string) []Case {
+	last := map[string]string{}
+	own := map[string]bool{}
+	for i := range p.cases {
+		c := &p.cases[i]
+		last[c.Setup()] = c.Kernel
+		own[c.Setup()] = own[c.Setup()] || sameKernel(c.Kernel, kernel)
+	}
+	var out []Case
+	for _, c := range p.cases {
+		if s := c.Setup(); own[s] && sameKernel(c.Kernel, kernel) || !own[s] && c.Kernel == last[s] {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// sameKernel reports whether one SPEC is the other, or one of the versions the other stands for, as debian:6.18.15 is of debian:6.18.
+func sameKernel(a, b string) bool {
+	if len(a) > len(b) {
+		a, b = b, a
+	}
+	return a == b || strings.HasPrefix(a, "debian:") && strings.HasPrefix(b, a+".")
+}
+
+// Setup tells what the case runs, but for the kernel: equal for two cases that a comparison of kernels sets against each other.
+func (c *Case) Setup() string {
+	return fmt.Sprint(c.Scenario, "|", c.Shape, "|", c.Strategy, "|", c.Driver, "|", c.Vectors, "|", c.DeviceNode, "|", c.Irqchip, "|", c.Pressure.Strings(), "|", c.Offline)
+}
+
 // unique keeps the first of the cases that would run the same thing and expect the same of it.
 func unique(cases []Case) []Case {
 	seen := map[string]bool{}
 	var out []Case
 	for _, c := range cases {
 		stated, _ := c.Expect.without()
-		key := fmt.Sprint(c.Kernel, "|", c.Shape, "|", c.Strategy, "|", c.Driver, "|", c.Vectors, "|", c.DeviceNode, "|", c.Irqchip, "|", c.Pressure.Strings(), "|", c.Offline, "|", describe(stated))
+		key := fmt.Sprint(c.Kernel, "|", c.Setup(), "|", describe(stated))
 		if !seen[key] {
 			seen[key] = true
 			out = append(out, c)

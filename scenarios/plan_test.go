@@ -54,10 +54,22 @@ func TestPlan(t *testing.T) {
 			"linear: linear vfio 1x2x2 6 node 0 msi " + profile + " off [] debian:7.3", "expectations on masks, placement dropped because --vectors overrides"},
 		{"the same vectors", "low-vcpu", Overrides{Vectors: 5, Strategies: []string{"linear"}},
 			"linear: linear vfio 1x2x2 5 node 0 msi " + profile + " off [] debian:7.3", ""},
-		{"vectors select a case", "vector-boundary", Overrides{Vectors: 4}, "equal: mana-7.2 vfio 1x2x2 4 node 0 msi [] off [] debian:7.3", ""},
+		{"vectors select a case", "vector-boundary", Overrides{Vectors: 4}, "equal: mana-7.2 vfio 1x2x2 4 node 0 msi [] off [] debian:7.3\n" +
+			"driver-equal/debian:6.18:  mana 1x2x2 4 node 0 msi [] off [] debian:6.18\ndriver-equal/debian:7.3:  mana 1x2x2 4 node 0 msi [] off [] debian:7.3", ""},
 		{"kernels multiply and keep", "low-vcpu", Overrides{Kernels: []string{"debian:6.18", "/tmp/build/"}, Strategies: []string{"linear"}},
 			"linear/debian:6.18: linear vfio 1x2x2 5 node 0 msi " + profile + " off [] debian:6.18\n" +
 				"linear/build: linear vfio 1x2x2 5 node 0 msi " + profile + " off [] /tmp/build/", ""},
+		{"a kernel selects the case that tells what it does", "low-vcpu-driver", Overrides{Kernels: []string{"debian:6.18.15"}},
+			"before-fix:  mana 1x2x2 5 node 0 msi [nvme:queues=4] off [] debian:6.18.15", ""},
+		{"another kernel is held to the last", "low-vcpu-driver", Overrides{Kernels: []string{"/src/linux"}},
+			"fixed:  mana 1x2x2 5 node 0 msi [nvme:queues=4] off [] /src/linux", ""},
+		{"a version that only looks like one", "low-vcpu-driver", Overrides{Kernels: []string{"debian:6.1"}},
+			"fixed:  mana 1x2x2 5 node 0 msi [nvme:queues=4] off [] debian:6.1", ""},
+		{"each kernel its own", "low-vcpu-driver", Overrides{Kernels: []string{"debian:7.3", "debian:6.18"}},
+			"fixed/debian:7.3:  mana 1x2x2 5 node 0 msi [nvme:queues=4] off [] debian:7.3\n" +
+				"before-fix/debian:6.18:  mana 1x2x2 5 node 0 msi [nvme:queues=4] off [] debian:6.18", ""},
+		{"a strategy leaves the driver's cases out", "vector-boundary", Overrides{Strategies: []string{"mana-7.2"}, Vectors: 4},
+			"equal: mana-7.2 vfio 1x2x2 4 node 0 msi [] off [] debian:7.3", ""},
 		{"memory moves no vector", "low-vcpu", Overrides{Shape: parse("memory=1G"), Strategies: []string{"linear"}},
 			"linear: linear vfio 1x2x2 5 node 0 msi " + profile + " off [] debian:7.3", ""},
 		{"a smaller shape takes pressure with it", "low-vcpu", Overrides{Shape: parse("cores=1"), Strategies: []string{"linear"}},
@@ -70,7 +82,8 @@ func TestPlan(t *testing.T) {
 			"expectations on masks, placement dropped because --offline overrides\npressure on CPU 3 dropped because it is not online"},
 		{"nothing offline", "offline-before", Overrides{Offline: &allOnline, Strategies: []string{"linear"}},
 			"linear: linear vfio 1x4x2 9 node 0 msi [] off [] debian:7.3", "expectations on masks, placement, counts dropped because --offline overrides"},
-		{"device node selects", "device-node", Overrides{DeviceNode: &none}, "none: numa-aware vfio 2x2x2 6 node -1 msi [] off [] debian:7.3", ""},
+		{"device node selects", "device-node", Overrides{DeviceNode: &none}, "none: numa-aware vfio 2x2x2 6 node -1 msi [] off [] debian:7.3\n" +
+			"driver-none:  mana 2x2x2 6 node -1 msi [] off [] debian:7.3", ""},
 		{"device node none, where no case has it", "low-vcpu", Overrides{DeviceNode: &none, Strategies: []string{"linear"}},
 			"linear: linear vfio 1x2x2 5 node -1 msi " + profile + " off [] debian:7.3", "expectations on masks, placement dropped because --device-node overrides"},
 		{"irqchip", "low-vcpu", Overrides{Irqchip: IrqchipRemapped, Strategies: []string{"linear"}},
@@ -144,7 +157,7 @@ func TestPlanErrors(t *testing.T) {
 }
 
 func TestShipped(t *testing.T) {
-	want := []string{"low-vcpu", "alternatives", "device-node", "offline-before", "vector-boundary"}
+	want := []string{"low-vcpu", "alternatives", "device-node", "low-vcpu-driver", "offline-before", "vector-boundary"}
 	if got := Shipped(); !slices.Equal(got, want) {
 		t.Errorf("Shipped() = %v, want %v", got, want)
 	}

@@ -30,8 +30,10 @@ const (
 // MaxVectors is the largest MSI-X table.
 const MaxVectors = 2048
 
-// Drivers, Irqchips and their like list what is allowed.
-func Drivers() []string  { return []string{DriverVFIO, DriverMana} }
+// Drivers are the drivers allowed.
+func Drivers() []string { return []string{DriverVFIO, DriverMana} }
+
+// Irqchips are the interrupt chips allowed.
 func Irqchips() []string { return []string{IrqchipMSI, IrqchipRemapped} }
 
 // settings are what a scenario says a run is, for the whole file or for one case; nil: not stated. The keys are the flags of the run command.

@@ -34,6 +34,7 @@ type experiment struct {
 	booted time.Time
 	vm     *lab.VM
 	fn     *lab.Function
+	left   []string // what the driver left behind, one sentence each
 }
 
 func newResult(c *scenarios.Case) result.Case {
@@ -66,7 +67,15 @@ func runCase(ctx context.Context, c *scenarios.Case, o Options) result.Case {
 	return e.out
 }
 
-func (e *experiment) stage(s string) { e.opts.status(Status{Case: e.c, Stage: s}) }
+func (e *experiment) stage(s string) {
+	e.opts.status(Status{Case: e.c, Stage: s})
+	if e.fn != nil {
+		e.fn.Trace.Note(kindStep, s)
+	}
+}
+
+// queues is the number of queue pairs the function offers the kernel's driver: one for each queue vector.
+func (e *experiment) queues() int { return min(max(1, e.c.Queues()), mana.MaxQueues) }
 
 // run is the experiment in time order: the HWC vector comes first, then other devices' vectors, then the queue vectors.
 func (e *experiment) run(ctx context.Context) error {
@@ -99,7 +108,7 @@ func (e *experiment) attach(ctx context.Context) error {
 	e.stage("attaching the function")
 	cfg := lab.FunctionConfig{Vectors: e.c.Vectors}
 	if e.c.Driver == scenarios.DriverMana {
-		cfg.MANA.Queues = min(max(1, e.c.Queues()), mana.MaxQueues)
+		cfg.MANA.Queues = e.queues()
 	}
 	e.fn, err = e.vm.Attach(ctx, cfg)
 	return err
@@ -263,7 +272,8 @@ func (e *experiment) observe(label string, vectors []agentapi.Vector, seen agent
 // explain adds what the guest still tells to an error that a guest's answer does not explain by itself.
 func (e *experiment) explain(ctx context.Context, err error) error {
 	var guest *agentapi.Error
-	if errors.As(err, &guest) {
+	var driver *DriverError
+	if errors.As(err, &guest) || errors.As(err, &driver) {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, diagnosis)
@@ -286,7 +296,7 @@ func (e *experiment) finish(ctx context.Context, err error) {
 	}
 	switch {
 	case err == nil:
-		e.out.Reasons = e.c.Expect.Check(e.out)
+		e.out.Reasons = append(e.c.Expect.Check(e.out), e.left...)
 		e.out.Outcome = result.Pass
 		if len(e.out.Reasons) > 0 {
 			e.out.Outcome = result.Fail

@@ -26,8 +26,9 @@ const (
 
 // Roles of a vector.
 const (
-	RoleHWC   = "hwc"
-	RoleQueue = "queue"
+	RoleHWC    = "hwc"
+	RoleQueue  = "queue"
+	RoleUnused = "unused" // the kernel's driver has it, but no event queue signals on it
 )
 
 // Report is one run of irqlab.
@@ -94,13 +95,20 @@ type Vector struct {
 	Index     int            `json:"index"`
 	Role      string         `json:"role"`
 	IRQ       int            `json:"irq"`
-	Affinity  cpulist.List   `json:"affinity"`  // requested
-	Hint      cpulist.List   `json:"hint"`      // empty: none
-	Effective cpulist.List   `json:"effective"` // where the interrupt is routed
-	Pending   bool           `json:"pending"`   // not yet moved to the requested mask
-	Counts    map[int]uint64 `json:"counts"`    // interrupts handled, by CPU; CPUs without any are left out
+	Affinity  cpulist.List   `json:"affinity"`         // requested
+	Hint      cpulist.List   `json:"hint"`             // empty: none
+	Effective cpulist.List   `json:"effective"`        // where the interrupt is routed
+	Pending   bool           `json:"pending"`          // not yet moved to the requested mask
+	Counts    map[int]uint64 `json:"counts"`           // interrupts handled, by CPU; CPUs without any are left out
+	Queues    []Queue        `json:"queues,omitempty"` // whose events come by it, as the device knows; driver mana only
 	Chip      string         `json:"chip,omitempty"`
 	Action    string         `json:"action,omitempty"` // the handler's name in /proc/interrupts
+}
+
+// Queue is a queue pair of a function's vPort, both counted from 0.
+type Queue struct {
+	VPort int `json:"vport"`
+	Index int `json:"index"`
 }
 
 // KernelLog is what the guest's kernel complained about.
@@ -177,9 +185,10 @@ func (c *Case) Find(label string) *Observation {
 // Placement returns vector 0's effective CPUs, and the queue vectors' in ascending index.
 func (o *Observation) Placement() (hwc cpulist.List, queues []cpulist.List) {
 	for _, v := range o.Vectors {
-		if v.Role == RoleQueue {
+		switch v.Role {
+		case RoleQueue:
 			queues = append(queues, v.Effective)
-		} else {
+		case RoleHWC:
 			hwc = v.Effective
 		}
 	}
