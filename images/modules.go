@@ -17,7 +17,7 @@ import (
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
-	"github.com/ulikunitz/xz"
+	"github.com/xi2/xz"
 )
 
 // wantedModules are the modules that go into the initramfs when the kernel has them as modules, each with what it depends on. The first
@@ -324,7 +324,7 @@ func decompressModule(name string, raw []byte) ([]byte, error) {
 		if !bytes.HasSuffix(bytes.TrimRight(raw, "\x00"), []byte("YZ")) {
 			return nil, fmt.Errorf("xz: %w", io.ErrUnexpectedEOF)
 		}
-		x, err := xz.NewReader(r)
+		x, err := xz.NewReader(r, 0)
 		if err != nil {
 			return nil, fmt.Errorf("xz: %w", noEOF(err))
 		}
