@@ -20,6 +20,7 @@ import (
 	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/api"
 	"irqlab/guestagent/child"
+	"irqlab/guestagent/fault"
 	"irqlab/guestagent/kfile"
 	"irqlab/guestagent/link"
 	"irqlab/guestagent/module"
@@ -83,27 +84,45 @@ func run(ctx context.Context) error {
 	reaper := child.NewReaper()
 	go reaper.Run(ctx)
 
-	server, err := newServer(reaper, env)
+	root := kfile.Root("/")
+	modules, err := newLoader(root)
+	if err != nil {
+		return err
+	}
+	for _, name := range bootModules {
+		// What this image lacks is built into its kernel, or the port or disk will be missed by name.
+		if _, err := modules.Load(name, ""); err != nil && fault.Reply(err).Code != agentapi.CodeNotFound {
+			say("%v", err)
+		}
+	}
+	server, err := newServer(root, modules, reaper, env)
 	if err != nil {
 		return err
 	}
 	return servePorts(ctx, server)
 }
 
-func newServer(reaper *child.Reaper, env []string) (*sshd.Server, error) {
-	root := kfile.Root("/")
+// bootModules are the drivers of what a VM has from boot: the channels (modules in Debian's 6.1) and the neighbours, whose vectors must sit where the kernel put
+// them before a function's come.
+var bootModules = []string{"virtio_pci", "virtio_console", "nvme", "virtio_blk"}
+
+func newLoader(root kfile.Root) (module.Loader, error) {
 	release, err := root.String("proc/sys/kernel/osrelease")
 	if err != nil {
-		return nil, err
+		return module.Loader{}, err
 	}
 	cmdline, err := root.String("proc/cmdline")
 	if err != nil {
-		return nil, err
+		return module.Loader{}, err
 	}
+	return module.Loader{Root: root, Dir: "/lib/modules/" + release + "/irqlab", Params: module.CmdlineParams(cmdline)}, nil
+}
+
+func newServer(root kfile.Root, modules module.Loader, reaper *child.Reaper, env []string) (*sshd.Server, error) {
 	var server *sshd.Server
 	agent := api.New(api.Config{
 		Root:    root,
-		Modules: module.Loader{Root: root, Dir: "/lib/modules/" + release + "/irqlab", Params: module.CmdlineParams(cmdline)},
+		Modules: modules,
 		Open: func(address, group string) (api.Function, error) {
 			f, err := vfio.Open(address, group)
 			if err != nil {
