@@ -44,7 +44,7 @@ type Device struct {
 	closed  bool
 }
 
-// ErrInUse: something listens on the socket path already, or the device is being served already.
+// ErrInUse says that something listens on the socket path already, or the device is being served already.
 var ErrInUse = errors.New("in use")
 
 // Listen makes the socket, readable and writable by its owner only, and listens; a client that connects now waits for Serve. The folder must exist. A socket left

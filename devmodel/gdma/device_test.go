@@ -423,8 +423,8 @@ func TestResetForgetsEverything(t *testing.T) {
 	if b.dev.ReadSMC(28, h[:]); le.Uint32(h[:]) != 0 {
 		t.Errorf("window header %#x after a reset", le.Uint32(h[:]))
 	}
-	if b.dev.Event(0, gdma.EventResetRequest, [3]uint32{}) == nil && b.dev.Event(0, gdma.EventResetRequest, [3]uint32{}) == nil {
-		t.Error("events are posted to the channel that was reset")
+	if b.dev.Event(0, gdma.EventResetRequest, [3]uint32{}) == nil {
+		t.Error("an event was posted to the channel that was reset")
 	}
 	// Doorbells of the life before mean nothing in the next.
 	b.dev.Doorbell(gdma.DoorbellEQ, gdma.ConsumerDoorbell(q.ID, 5, true))

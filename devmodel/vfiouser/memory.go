@@ -68,10 +68,10 @@ type mapping struct {
 	mapped     []byte // what munmap wants back: mem, widened to huge page boundaries
 }
 
-func (m *mapping) release() {
-	if m.mapped != nil {
-		_ = unix.Munmap(m.mapped)
-		m.mapped, m.mem = nil, nil
+func (n *mapping) release() {
+	if n.mapped != nil {
+		_ = unix.Munmap(n.mapped)
+		n.mapped, n.mem = nil, nil
 	}
 }
 

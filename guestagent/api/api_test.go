@@ -343,7 +343,7 @@ func TestOccupy(t *testing.T) {
 func TestBadRequests(t *testing.T) {
 	t.Parallel()
 	a, _ := newAgent(t)
-	a.methods["test.panic"] = func(context.Context, json.RawMessage) (any, error) { var m map[string]int; m["x"] = 1; return nil, nil }
+	a.methods["test.panic"] = func(context.Context, json.RawMessage) (any, error) { panic("boom") }
 	a.methods["test.huge"] = func(context.Context, json.RawMessage) (any, error) { return strings.Repeat("x", agentapi.MaxLine), nil }
 	a.methods["test.unmarshalable"] = func(context.Context, json.RawMessage) (any, error) { return func() {}, nil }
 	c := dial(t, a)

@@ -352,7 +352,7 @@ type Num struct {
 	Value     uint64
 }
 
-// U8, U16, U32 and U64 make Nums.
+// U8 is a Num of one byte.
 func U8(off int, v uint64) Num { return Num{off, 1, v} }
 
 // U16 is a Num of two bytes.
