@@ -147,6 +147,24 @@ func (a *Agent) FunctionIRQs(ctx context.Context, address string) ([]agentapi.Ve
 	return r.Vectors, err
 }
 
+// Bind has a driver of the kernel probe a function that has none. The probe's own failure is the error.
+func (a *Agent) Bind(ctx context.Context, address, driver string) error {
+	_, err := call[agentapi.Empty](ctx, a, agentapi.MethodBind, agentapi.BindParams{Address: address, Driver: driver})
+	return err
+}
+
+// Unbind takes a function from its driver, which removes what it set up.
+func (a *Agent) Unbind(ctx context.Context, address string) error {
+	_, err := call[agentapi.Empty](ctx, a, agentapi.MethodUnbind, agentapi.FunctionParams{Address: address})
+	return err
+}
+
+// ResetFunction has the kernel reset a function, through its function-level reset. A driver that is bound and has no reset handler is not told: mana has none.
+func (a *Agent) ResetFunction(ctx context.Context, address string) error {
+	_, err := call[agentapi.Empty](ctx, a, agentapi.MethodReset, agentapi.FunctionParams{Address: address})
+	return err
+}
+
 // CloseFunction frees an opened function's vectors and gives the function back.
 func (a *Agent) CloseFunction(ctx context.Context, address string) error {
 	_, err := call[agentapi.Empty](ctx, a, agentapi.MethodCloseFunction, agentapi.CloseFunctionParams{Address: address})

@@ -44,6 +44,9 @@ const (
 	MethodAddVectors    = "function.vectors" // AddVectorsParams -> AddVectorsResult: enable vectors one at a time
 	MethodCloseFunction = "function.close"   // CloseFunctionParams -> Empty: all vectors freed
 	MethodFunctionIRQs  = "function.irqs"    // FunctionIRQsParams -> AddVectorsResult: the IRQs of any driver's function, index by index where known
+	MethodBind          = "function.bind"    // BindParams -> Empty: the driver's probe
+	MethodUnbind        = "function.unbind"  // FunctionParams -> Empty: the driver's remove
+	MethodReset         = "function.reset"   // FunctionParams -> Empty: the kernel resets the function (FLR where it has one)
 	MethodApply         = "affinity.apply"   // ApplyParams -> ApplyResult
 	MethodOccupy        = "pressure.occupy"  // OccupyParams -> OccupyResult
 	MethodSetCPU        = "cpu.set"          // SetCPUParams -> SetCPUResult
@@ -207,6 +210,17 @@ type FunctionIRQsParams struct {
 	Address string `json:"address"`
 }
 
+// FunctionParams names a function that the agent has not opened.
+type FunctionParams struct {
+	Address string `json:"address"`
+}
+
+// BindParams gives a function to a driver of the kernel. A function that is bound already is refused: it has to be unbound first.
+type BindParams struct {
+	Address string `json:"address"`
+	Driver  string `json:"driver"`
+}
+
 // ApplyParams asks the agent to compute a strategy's masks on its own topology and write them.
 type ApplyParams struct {
 	Strategy string   `json:"strategy"`
@@ -324,6 +338,9 @@ type Link struct {
 	Up     bool   `json:"up"`
 	Driver string `json:"driver"`
 	PCI    string `json:"pci"` // address of the function behind it, if any
+	// Combined and MaxCombined are ethtool's combined channels; 0 where the link has none.
+	Combined    int `json:"combined,omitempty"`
+	MaxCombined int `json:"max_combined,omitempty"`
 }
 
 // LinksResult lists the links.

@@ -273,6 +273,29 @@ func TestFunctionLife(t *testing.T) {
 	wantCode(t, c, agentapi.MethodCloseFunction, agentapi.CloseFunctionParams{Address: other}, agentapi.CodeInvalid, "is not open")
 }
 
+// The kernel's drivers take and leave a function that the agent does not drive itself.
+func TestKernelDrivers(t *testing.T) {
+	t.Parallel()
+	a, k := newAgent(t)
+	c := dial(t, a)
+	k.write("sys/bus/pci/drivers/virtio-pci/unbind", "")
+	k.write("sys/bus/pci/devices/"+other+"/reset", "")
+	call[agentapi.Empty](t, c, agentapi.MethodUnbind, agentapi.FunctionParams{Address: other})
+	call[agentapi.Empty](t, c, agentapi.MethodReset, agentapi.FunctionParams{Address: other})
+	for name, want := range map[string]string{"sys/bus/pci/drivers/virtio-pci/unbind": other, "sys/bus/pci/devices/" + other + "/reset": "1"} {
+		if s, _ := k.root.String(name); s != want {
+			t.Errorf("%s: %q, want %q", name, s, want)
+		}
+	}
+	wantCode(t, c, agentapi.MethodBind, agentapi.BindParams{Address: other, Driver: "mana"}, agentapi.CodeInvalid, "bound to virtio-pci")
+	wantCode(t, c, agentapi.MethodReset, agentapi.FunctionParams{Address: "0000:99:00.0"}, agentapi.CodeNotFound, "0000:99:00.0")
+	wantCode(t, c, agentapi.MethodUnbind, agentapi.FunctionParams{Address: "nonsense"}, agentapi.CodeInvalid, "not a PCI address")
+	call[agentapi.FunctionInfo](t, c, agentapi.MethodOpenFunction, agentapi.OpenFunctionParams{Address: function})
+	for _, m := range []string{agentapi.MethodUnbind, agentapi.MethodReset} {
+		wantCode(t, c, m, agentapi.FunctionParams{Address: function}, agentapi.CodeInvalid, "close it first")
+	}
+}
+
 func TestVectorsAreVerified(t *testing.T) {
 	t.Parallel()
 	a, k := newAgent(t)

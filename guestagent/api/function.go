@@ -184,6 +184,31 @@ func (a *Agent) closeFunction(_ context.Context, p agentapi.CloseFunctionParams)
 	return agentapi.Empty{}, pci.Unbind(a.cfg.Root, p.Address)
 }
 
+// withUnopened calls f for a function that exists and that the agent does not drive itself, while nothing else allocates interrupts.
+func (a *Agent) withUnopened(address string, f func() error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.functions[address] != nil {
+		return fault.New(agentapi.CodeInvalid, "function %s is open: close it first", address)
+	}
+	if _, err := pci.Find(a.cfg.Root, pci.Match{Address: address}); err != nil {
+		return err
+	}
+	return f()
+}
+
+func (a *Agent) bind(_ context.Context, p agentapi.BindParams) (agentapi.Empty, error) {
+	return agentapi.Empty{}, a.withUnopened(p.Address, func() error { return pci.Attach(a.cfg.Root, p.Address, p.Driver) })
+}
+
+func (a *Agent) unbind(_ context.Context, p agentapi.FunctionParams) (agentapi.Empty, error) {
+	return agentapi.Empty{}, a.withUnopened(p.Address, func() error { return pci.Detach(a.cfg.Root, p.Address) })
+}
+
+func (a *Agent) reset(_ context.Context, p agentapi.FunctionParams) (agentapi.Empty, error) {
+	return agentapi.Empty{}, a.withUnopened(p.Address, func() error { return pci.Reset(a.cfg.Root, p.Address) })
+}
+
 // occupy tops CPUs up to a level of device vectors. The kernel places a new interrupt on the allowed CPU with the most free vectors
 // (matrix_find_best_cpu in kernel/irq/matrix.c), so with one CPU in the default affinity the new vector goes there; that is verified.
 func (a *Agent) occupy(ctx context.Context, p agentapi.OccupyParams) (agentapi.OccupyResult, error) {

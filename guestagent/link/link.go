@@ -2,6 +2,7 @@
 package link
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -29,12 +30,19 @@ func List(r kfile.Root) ([]agentapi.Link, error) {
 	}
 	out := make([]agentapi.Link, 0, len(links))
 	for _, l := range links {
-		out = append(out, describe(r, l))
+		d, err := describe(r, l)
+		if errors.Is(err, unix.ENODEV) {
+			continue // it left after it was listed
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, d)
 	}
 	return out, nil
 }
 
-func describe(r kfile.Root, l netlink.Link) agentapi.Link {
+func describe(r kfile.Root, l netlink.Link) (agentapi.Link, error) {
 	a := l.Attrs()
 	out := agentapi.Link{Name: a.Name, Index: a.Index, MAC: a.HardwareAddr.String(), MTU: a.MTU, Up: a.RawFlags&unix.IFF_UP != 0}
 	device := "sys/class/net/" + a.Name + "/device"
@@ -44,7 +52,14 @@ func describe(r kfile.Root, l netlink.Link) agentapi.Link {
 	if d, err := r.LinkName(device); err == nil && pci.ValidAddress(d) {
 		out.PCI = d
 	}
-	return out
+	var err error
+	if out.Driver != "" {
+		out.Combined, out.MaxCombined, err = Combined(a.Index)
+	}
+	if err != nil {
+		return out, fmt.Errorf("link %q: channels: %w", a.Name, err)
+	}
+	return out, nil
 }
 
 func find(name string) (netlink.Link, error) {
@@ -91,22 +106,66 @@ func Set(r kfile.Root, p agentapi.SetLinkParams) (agentapi.Link, error) {
 	if l, err = find(p.Name); err != nil {
 		return agentapi.Link{}, err
 	}
-	return describe(r, l), nil
+	return describe(r, l)
 }
 
-// SetCombined sets the number of combined channels through ethtool's generic netlink family
-// (ETHTOOL_MSG_CHANNELS_SET, Documentation/networking/ethtool-netlink.rst).
-func SetCombined(index, channels int) error {
+// channels is a request of ethtool's generic netlink family about a link's channels (Documentation/networking/ethtool-netlink.rst).
+func channels(index int, command uint8, flags int) (*nl.NetlinkRequest, error) {
 	family, err := netlink.GenlFamilyGet(unix.ETHTOOL_GENL_NAME)
 	if err != nil {
-		return fault.New(agentapi.CodeUnsupported, "this kernel has no ethtool netlink: %w", err)
+		return nil, fault.New(agentapi.CodeUnsupported, "this kernel has no ethtool netlink: %w", err)
 	}
-	req := nl.NewNetlinkRequest(int(family.ID), unix.NLM_F_ACK)
-	req.AddData(&nl.Genlmsg{Command: unix.ETHTOOL_MSG_CHANNELS_SET, Version: unix.ETHTOOL_GENL_VERSION})
+	req := nl.NewNetlinkRequest(int(family.ID), flags)
+	req.AddData(&nl.Genlmsg{Command: command, Version: unix.ETHTOOL_GENL_VERSION})
 	header := nl.NewRtAttr(unix.ETHTOOL_A_CHANNELS_HEADER|unix.NLA_F_NESTED, nil)
 	header.AddRtAttr(unix.ETHTOOL_A_HEADER_DEV_INDEX, nl.Uint32Attr(uint32(index)))
 	req.AddData(header)
-	req.AddData(nl.NewRtAttr(unix.ETHTOOL_A_CHANNELS_COMBINED_COUNT, nl.Uint32Attr(uint32(channels))))
+	return req, nil
+}
+
+// Combined is the number of combined channels and the most there can be; 0 for a link that has none (ETHTOOL_MSG_CHANNELS_GET).
+func Combined(index int) (now, most int, err error) {
+	req, err := channels(index, unix.ETHTOOL_MSG_CHANNELS_GET, 0)
+	if err != nil {
+		return 0, 0, err
+	}
+	messages, err := req.Execute(unix.NETLINK_GENERIC, 0)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return 0, 0, nil
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, m := range messages {
+		if len(m) < nl.SizeofGenlmsg {
+			return 0, 0, fmt.Errorf("answer of %d bytes", len(m))
+		}
+		attrs, err := nl.ParseRouteAttr(m[nl.SizeofGenlmsg:])
+		if err != nil {
+			return 0, 0, err
+		}
+		for _, a := range attrs {
+			if len(a.Value) != 4 {
+				continue
+			}
+			switch n := int(binary.NativeEndian.Uint32(a.Value)); a.Attr.Type {
+			case unix.ETHTOOL_A_CHANNELS_COMBINED_COUNT:
+				now = n
+			case unix.ETHTOOL_A_CHANNELS_COMBINED_MAX:
+				most = n
+			}
+		}
+	}
+	return now, most, nil
+}
+
+// SetCombined sets the number of combined channels (ETHTOOL_MSG_CHANNELS_SET).
+func SetCombined(index, n int) error {
+	req, err := channels(index, unix.ETHTOOL_MSG_CHANNELS_SET, unix.NLM_F_ACK)
+	if err != nil {
+		return err
+	}
+	req.AddData(nl.NewRtAttr(unix.ETHTOOL_A_CHANNELS_COMBINED_COUNT, nl.Uint32Attr(uint32(n))))
 	_, err = req.Execute(unix.NETLINK_GENERIC, 0)
 	return err
 }

@@ -34,3 +34,9 @@ func TestSetErrors(t *testing.T) {
 		}
 	}
 }
+
+func TestCombinedOfALinkWithoutChannels(t *testing.T) {
+	if now, most, err := Combined(1); now != 0 || most != 0 || err != nil {
+		t.Errorf("the loopback link has %d of %d channels, %v", now, most, err)
+	}
+}

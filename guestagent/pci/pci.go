@@ -27,6 +27,8 @@ const MSIXIndexMask = 1<<11 - 1
 
 var addressForm = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 
+var driverForm = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
 // ValidAddress reports whether s is a function's address in full, 0000:81:00.0.
 func ValidAddress(s string) bool { return addressForm.MatchString(s) }
 
@@ -174,6 +176,49 @@ func Unbind(r kfile.Root, address string) error {
 		errs = append(errs, fmt.Errorf("function %s: clearing driver_override: %w", address, err))
 	}
 	return errors.Join(errs...)
+}
+
+// Attach has one of the kernel's drivers probe the function, which is to have no driver, and returns what its probe did.
+func Attach(r kfile.Root, address, driver string) error {
+	switch old := Driver(r, address); {
+	case !driverForm.MatchString(driver):
+		return fault.New(agentapi.CodeInvalid, "%.64q is not a driver's name", driver)
+	case old != "":
+		return fault.New(agentapi.CodeInvalid, "function %s: bound to %s: unbind it first", address, old)
+	case !r.Has(bus, "drivers", driver):
+		return fault.New(agentapi.CodeNotFound, "function %s: there is no PCI driver %s: load its module first", address, driver)
+	}
+	if err := r.Write(address, bus, "drivers", driver, "bind"); err != nil {
+		return fmt.Errorf("function %s: probing with %s: %w", address, driver, err)
+	}
+	if got := Driver(r, address); got != driver {
+		return fault.New(agentapi.CodeRefused, "function %s: %s did not take it (bound to %q); the kernel log tells why", address, driver, got)
+	}
+	return nil
+}
+
+// Detach takes the function from its driver.
+func Detach(r kfile.Root, address string) error {
+	d := Driver(r, address)
+	if d == "" {
+		return fault.New(agentapi.CodeInvalid, "function %s: has no driver", address)
+	}
+	if err := r.Write(address, bus, "drivers", d, "unbind"); err != nil {
+		return fmt.Errorf("function %s: unbinding %s: %w", address, d, err)
+	}
+	return nil
+}
+
+// Reset has the kernel reset the function by the best method it knows of, with a driver or without: a function-level reset where the function has one.
+// A driver without a reset handler is not told, and finds its device gone.
+func Reset(r kfile.Root, address string) error {
+	if !r.Has(dir(address), "reset") {
+		return fault.New(agentapi.CodeUnsupported, "function %s: the kernel knows no way to reset it", address)
+	}
+	if err := r.Write("1", dir(address), "reset"); err != nil {
+		return fmt.Errorf("function %s: resetting it: %w", address, err)
+	}
+	return nil
 }
 
 // MSIs lists the IRQ numbers of the function's allocated MSI or MSI-X interrupts, ascending.

@@ -117,6 +117,47 @@ func TestBindRefused(t *testing.T) {
 	}
 }
 
+// Plain files stand for sysfs: what is written tells what the kernel would be asked, and nobody acts on it.
+func TestAttachDetachReset(t *testing.T) {
+	r := newTree(t)
+	const a = "0000:81:00.0"
+	wrote := func(name, want string) {
+		t.Helper()
+		if s, _ := r.String(name); s != want {
+			t.Errorf("%s: %q, want %q", name, s, want)
+		}
+	}
+	refused := func(err error, code, text string) {
+		t.Helper()
+		if err == nil || fault.Reply(err).Code != code || !strings.Contains(err.Error(), text) {
+			t.Errorf("%v, want code %s with %q", err, code, text)
+		}
+	}
+	refused(Attach(r.Root, a, "../x"), agentapi.CodeInvalid, "not a driver's name")
+	refused(Attach(r.Root, a, "mana"), agentapi.CodeNotFound, "load its module first")
+	r.write("sys/bus/pci/drivers/mana/bind", "")
+	r.write("sys/bus/pci/drivers/mana/unbind", "")
+	refused(Attach(r.Root, a, "mana"), agentapi.CodeRefused, "did not take it")
+	wrote("sys/bus/pci/drivers/mana/bind", a)
+
+	refused(Detach(r.Root, a), agentapi.CodeInvalid, "has no driver")
+	if err := os.Symlink("../../drivers/mana", r.Path("sys/bus/pci/devices/"+a+"/driver")); err != nil {
+		t.Fatal(err)
+	}
+	refused(Attach(r.Root, a, "mana"), agentapi.CodeInvalid, "bound to mana")
+	if err := Detach(r.Root, a); err != nil {
+		t.Error(err)
+	}
+	wrote("sys/bus/pci/drivers/mana/unbind", a)
+
+	refused(Reset(r.Root, a), agentapi.CodeUnsupported, "no way to reset")
+	r.write("sys/bus/pci/devices/"+a+"/reset", "")
+	if err := Reset(r.Root, a); err != nil {
+		t.Error(err)
+	}
+	wrote("sys/bus/pci/devices/"+a+"/reset", "1")
+}
+
 func TestMSIs(t *testing.T) {
 	r := newTree(t)
 	if got, err := MSIs(r.Root, "0000:81:00.0"); err != nil || got != nil {
