@@ -25,6 +25,8 @@ const (
 	exitGrace = 5 * time.Second // from the end of QEMU's channels to its exit
 	tailLines = 30              // console lines in an error
 	stderrMax = 32 << 10
+
+	firstRAMFD = 6 // descriptors as QEMU sees them: after the channels, memory, and then the saved state of the devices
 )
 
 // ErrClosed is the answer of a Process that was closed.
@@ -40,6 +42,8 @@ type Config struct {
 	ConsoleFile string          // empty: console.log in the run directory
 	Keep        bool            // keep the run directory after Close
 	QMPTimeout  time.Duration   // deadline of an ordinary QMP call; 0: 30 s
+	SharedRAM   bool            // the guest's memory is the lab's too, as Save needs it
+	Snapshot    *Snapshot       // restored instead of booting Machine, which must be described as the saved one was; may be closed when Start has returned
 
 	arguments func([]string) []string // lets a test start QEMU without a kernel
 }
@@ -55,6 +59,7 @@ type Process struct {
 	wire       *wire
 	console    *Console
 	agent      net.Conn
+	ram        ram // nil: QEMU's own
 	done       chan struct{}
 
 	closeOnce sync.Once
@@ -62,15 +67,18 @@ type Process struct {
 
 	mu        sync.Mutex
 	closed    bool // Close has ended QEMU
+	attached  bool // a function was, or may have been
 	cause     error
 	shutdown  string
 	events    []qmp.Event
 	eventCame chan struct{}
 }
 
-// Start checks the machine, makes the run directory and its channels, starts QEMU and greets it. The guest runs when Start returns.
+// Start checks the machine, makes the run directory and its channels, starts QEMU and greets it. The guest runs when Start returns, unless it was restored from a
+// snapshot: then Resume lets it run.
 //
-// A description that makes no guest is a *machine.FieldError, returned before anything has a side effect; a QEMU that does not come up is a *DeadError.
+// A description that makes no guest is a *machine.FieldError, returned before anything has a side effect; a QEMU that does not come up is a *DeadError, and a
+// snapshot that does not fit a *RestoreError.
 func Start(ctx context.Context, cfg Config) (_ *Process, err error) {
 	if err := cfg.Machine.Validate(); err != nil {
 		return nil, err
@@ -107,13 +115,40 @@ func Start(ctx context.Context, cfg Config) (_ *Process, err error) {
 			return nil, err
 		}
 	}
+	if cfg.SharedRAM || cfg.Snapshot != nil {
+		if p.ram, err = newRAM(p.machine); err != nil {
+			return nil, err
+		}
+	}
+	filled := make(chan error, 1)
+	if s := cfg.Snapshot; s != nil {
+		copying, cancel := context.WithCancel(ctx)
+		finished := make(chan struct{})
+		go func() { // while QEMU starts, which touches no memory before the state comes
+			defer close(finished)
+			filled <- s.fill(copying, p.ram)
+		}()
+		defer func() { // the snapshot and the memory are not ours after Start
+			cancel()
+			<-finished
+		}()
+	}
 	greeting, err := p.launch(cfg)
 	if err != nil {
+		_ = p.ram.Close()
 		return nil, err
 	}
 	started = true
 	if err := p.wire.greet(ctx, greeting, p.qmpTimeout); err != nil {
 		return nil, p.qmpError("qmp_capabilities", err)
+	}
+	if cfg.Snapshot != nil {
+		if err := p.restore(ctx, filled, fmt.Sprintf("/proc/self/fd/%d", firstRAMFD+len(p.ram))); err != nil {
+			if ctx.Err() != nil {
+				return nil, err
+			}
+			return nil, &RestoreError{err}
+		}
 	}
 	if err := run.publish(p.cmd.Process.Pid); err != nil {
 		return nil, err
@@ -174,7 +209,16 @@ func (p *Process) launch(cfg Config) (greeting *pending, err error) {
 	defer controlChild.Close()
 
 	m := cfg.Machine
+	m.Incoming = cfg.Snapshot != nil
 	m.Channels = machine.Channels{QMPFD: 3, ConsoleFD: 4, AgentFD: 5, SSHSocket: filepath.Join(p.run.Path, sshSocket)}
+	files := []*os.File{controlChild, consoleChild, agentChild}
+	for n, f := range p.ram {
+		m.Channels.RAMFDs = append(m.Channels.RAMFDs, firstRAMFD+n)
+		files = append(files, f)
+	}
+	if cfg.Snapshot != nil {
+		files = append(files, cfg.Snapshot.devices)
+	}
 	if p.args, err = m.Args(); err != nil {
 		return nil, err
 	}
@@ -185,7 +229,7 @@ func (p *Process) launch(cfg Config) (greeting *pending, err error) {
 	p.cmd.Env = append(os.Environ(), cfg.Env...)
 	p.cmd.Dir = p.run.Path
 	p.cmd.Stdout, p.cmd.Stderr = p.stderr, p.stderr
-	p.cmd.ExtraFiles = []*os.File{controlChild, consoleChild, agentChild}
+	p.cmd.ExtraFiles = files
 	p.cmd.WaitDelay = exitGrace
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setsid:    true,            // a Ctrl-C is for the lab, which then ends QEMU in order
@@ -193,6 +237,9 @@ func (p *Process) launch(cfg Config) (greeting *pending, err error) {
 	}
 	p.console = newConsole(path)
 	p.console.diagnose, p.console.death = p.Diagnose, p.death
+	if cfg.Snapshot != nil { // what the guest said before it was saved is its story too
+		p.console.take(cfg.Snapshot.console, file)
+	}
 	p.agent = agent
 	p.wire = newWire(control, p.onEvent, func(e *TimeoutError) { p.kill(e) })
 
@@ -302,6 +349,7 @@ func (p *Process) close(withRunDir bool) error {
 		<-p.done
 		_ = p.wire.conn.Close()
 		_ = p.agent.Close()
+		_ = p.ram.Close()
 		if withRunDir {
 			p.closeErr = p.run.Close()
 		}
@@ -343,6 +391,9 @@ func (p *Process) AttachFunction(ctx context.Context, slot, socket string) error
 			continue
 		}
 		// The socket is an object, which is why this device cannot be described by an option list.
+		p.mu.Lock()
+		p.attached = true
+		p.mu.Unlock()
 		args := map[string]any{"driver": "vfio-user-pci", "id": "function-" + slot, "bus": s.Bus(), "socket": map[string]any{"type": "unix", "path": socket}}
 		if err := p.qmp(ctx, attachTimeout, "device_add", args, nil); err != nil {
 			return fmt.Errorf("attach the function at %s to slot %s: %w", socket, slot, err)
