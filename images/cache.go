@@ -183,9 +183,13 @@ func (c *Cache) tryLock(name string) (unlock func(), ok bool) {
 	return func() { _ = l.Unlock() }, true
 }
 
+func (c *Cache) lockPath(kind, name string) string {
+	return filepath.Join(c.dir, lockDir, kind+"-"+name)
+}
+
 // touch notes that an entry was used, at most once an hour; Prune reads it.
 func (c *Cache) touch(kind, name string) {
-	path := filepath.Join(c.dir, lockDir, kind+"-"+name)
+	path := c.lockPath(kind, name)
 	now := time.Now()
 	if st, err := os.Stat(path); err == nil && now.Sub(st.ModTime()) > time.Hour {
 		_ = os.Chtimes(path, now, now)
@@ -284,6 +288,11 @@ func (c *Cache) remove(ctx context.Context, kind, name string) error {
 		return err
 	}
 	defer unlock()
+	return c.moveAway(kind, name)
+}
+
+// moveAway is remove for the holder of the entry's lock.
+func (c *Cache) moveAway(kind, name string) error {
 	tmp, err := os.MkdirTemp(filepath.Join(c.dir, tmpDir), kind+"-"+name+"@")
 	if err != nil {
 		return noSpace(c.dir, 0, fmt.Errorf("cache %s: %w", c.dir, err))
