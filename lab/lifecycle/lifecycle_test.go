@@ -1,0 +1,154 @@
+package lifecycle_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"irqlab/devmodel/gdma"
+	"irqlab/devmodel/mana"
+	"irqlab/devmodel/trace"
+	"irqlab/lab"
+	"irqlab/lab/lifecycle"
+)
+
+// cyclesVariable sets how many cycles every kernel goes through: 10 is what the driver is held to, see `task lifecycle`.
+const cyclesVariable = "IRQLAB_CYCLES"
+
+// bootTime bounds a boot, and what is done before the cycles, on a busy machine without KVM.
+const bootTime = 5 * time.Minute
+
+// kernels are those the driver is held to, with what a cycle is on them. A reset service costs its driver's 10 s of sleep.
+var kernels = []struct {
+	spec, release string
+	selfReset     bool // handles a reset request (EQE 135); the others are asserted to ignore it
+	cycles        int  // where nothing else is said
+}{
+	{"debian:6.1", "6.1.", false, 2},
+	{"debian:6.12", "6.12.", false, 2},
+	{"debian:6.16", "6.16.", false, 2},
+	{"debian:6.17", "6.17.", true, 1},
+	{"debian:6.18", "6.18.", true, 1},
+	{"debian:7.2", "7.2.", true, 1},
+	{"debian:7.3", "7.3.", true, 2},
+}
+
+func cycles(t *testing.T, n int) int {
+	s := os.Getenv(cyclesVariable)
+	if s == "" {
+		return n
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 {
+		t.Fatalf("%s=%q is no number of cycles", cyclesVariable, s)
+	}
+	return n
+}
+
+// attach boots a kernel and plugs in a function with a vector for the hardware channel and one for each of four CPUs.
+func attach(t testing.TB, spec string, cfg mana.Config) (*lab.VM, *lab.Function) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), bootTime)
+	defer cancel()
+	vm, err := lab.Start(ctx, lab.Config{Kernel: spec})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := vm.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	f, err := vm.Attach(ctx, lab.FunctionConfig{Vectors: 5, MANA: cfg, Trace: trace.New(1 << 17)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return vm, f
+}
+
+// Every kernel's unmodified driver lives its whole life, several times: no complaint from kernel, driver or device, nothing left behind.
+func TestLifeCycles(t *testing.T) {
+	for _, k := range kernels {
+		t.Run(strings.TrimPrefix(k.spec, "debian:"), func(t *testing.T) {
+			vm, f := attach(t, k.spec, mana.Config{})
+			n := cycles(t, k.cycles)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(n)*3*time.Minute)
+			defer cancel()
+			start := time.Now()
+			r, err := lifecycle.Run(ctx, vm, f, lifecycle.Config{Cycles: n, Progress: func(cycle int, step lifecycle.Step, took time.Duration) {
+				t.Logf("%2d %-13s %s", cycle, step, took.Round(time.Millisecond))
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasPrefix(r.Driver.Release, "Linux "+k.release) {
+				t.Errorf("the driver says it is %q, on kernel %s", r.Driver.Release, k.spec)
+			}
+			if r.SelfReset != k.selfReset {
+				t.Errorf("the driver's word on reset requests is %t, want %t", r.SelfReset, k.selfReset)
+			}
+			if r.Channels != 4 {
+				t.Errorf("at most %d channels on 4 CPUs with 4 queue vectors", r.Channels)
+			}
+			t.Log(row(vm.Kernel.Release, r, time.Since(start)))
+		})
+	}
+}
+
+// row is a line of the table in docs/kernels.md.
+func row(release string, r *lifecycle.Report, took time.Duration) string {
+	resets := "ignored"
+	if r.SelfReset {
+		resets = fmt.Sprintf("%d run", r.Resets)
+	}
+	var steps []string
+	for _, s := range lifecycle.Steps {
+		var sum time.Duration
+		for _, d := range r.Took[s] {
+			sum += d
+		}
+		steps = append(steps, fmt.Sprintf("%s %s", s, (sum/time.Duration(max(len(r.Took[s]), 1))).Round(time.Millisecond)))
+	}
+	return fmt.Sprintf("| %s | %d cycles | caps %#x | 1..%d channels | resets %s | %s | mean: %s |",
+		release, r.Cycles, r.Driver.Capabilities, r.Channels, resets, took.Round(time.Second), strings.Join(steps, ", "))
+}
+
+// A wrong device does not get through: the real driver notices, and Run says where and what the driver said.
+func TestWrongDevicesAreNoticedByTheRealDriver(t *testing.T) {
+	for name, tc := range map[string]struct {
+		taps gdma.Taps
+		step lifecycle.Step
+		want string // in what the driver logs
+	}{
+		"lost test EQE": {
+			gdma.Taps{Event: func(e *gdma.Event) bool { return e.Type != gdma.EventTest }},
+			lifecycle.Load, "test_eq",
+		},
+		"wrong size of an answer": {
+			gdma.Taps{Response: func(r *gdma.Response) gdma.Verdict {
+				if r.Code == gdma.CodeMaxResources {
+					r.Bytes = r.Bytes[:40]
+				}
+				return gdma.Deliver
+			}},
+			lifecycle.Load, "",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			vm, f := attach(t, lab.DefaultKernel, mana.Config{Taps: tc.taps})
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+			defer cancel()
+			r, err := lifecycle.Run(ctx, vm, f, lifecycle.Config{})
+			var wrong *lifecycle.Error
+			if !errors.As(err, &wrong) || wrong.Step != tc.step {
+				t.Fatalf("%+v, %v; want an error at %s", r, err, tc.step)
+			}
+			t.Log(wrong)
+		})
+	}
+}
