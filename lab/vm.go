@@ -8,9 +8,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/google/renameio/v2"
 	"golang.org/x/crypto/ssh"
 
 	"irqlab/guestagent/agentapi"
@@ -29,6 +31,13 @@ const (
 	AccelTCG  = "tcg"
 )
 
+// Ways to start.
+const (
+	StartAuto = "auto" // warm, and cold where QEMU cannot save or restore the machine
+	StartCold = "cold" // boot
+	StartWarm = "warm" // from the cache's snapshot of the machine, which is made first if there is none
+)
+
 // FunctionSlot is the id of the slot that Config.Slots has when it is left empty.
 const FunctionSlot = "function"
 
@@ -39,6 +48,7 @@ type Config struct {
 	Kernel      string              // kernel SPEC as in `irqlab run --help`; "": DefaultKernel
 	Irqchip     machine.Irqchip     // "": msi
 	Accel       string              // AccelAuto, AccelKVM or AccelTCG; "": auto
+	Start       string              // StartAuto, StartCold or StartWarm; "": cold
 	Slots       []machine.Slot      // where functions can be attached; nil: one, FunctionSlot, on node 0
 	Neighbours  []machine.Neighbour // other devices, present from boot
 	Cmdline     []string            // kernel command line words to add
@@ -57,6 +67,8 @@ type VM struct {
 	Accel  machine.Accel
 	// AccelReason says why Accel was chosen, for people; empty when it was asked for.
 	AccelReason string
+	Start       string   // StartCold or StartWarm: how it was started
+	Notes       []string // what was out of the ordinary in that, such as a snapshot that had to be made anew
 
 	process   *qemu.Process
 	mu        sync.Mutex
@@ -86,6 +98,9 @@ func Start(ctx context.Context, cfg Config) (*VM, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !slices.Contains([]string{StartAuto, StartCold, StartWarm}, cfg.Start) {
+		return nil, fmt.Errorf("start %q: there are auto, cold and warm", cfg.Start)
+	}
 	bin, err := cfg.Cache.QEMU(ctx, cfg.QEMU, cfg.Progress)
 	if err != nil {
 		return nil, fmt.Errorf("QEMU: %w", err)
@@ -98,29 +113,55 @@ func Start(ctx context.Context, cfg Config) (*VM, error) {
 	if err != nil {
 		return nil, fmt.Errorf("initramfs for %s: %w", kernel.Release, err)
 	}
-	report(cfg.Progress, "booting "+kernel.Release)
-	process, err := qemu.Start(ctx, qemu.Config{
-		Name:        cfg.Name,
-		Command:     bin.Command,
-		Env:         bin.Env,
-		Keep:        cfg.Keep,
-		ConsoleFile: cfg.ConsoleFile,
-		Machine: machine.Machine{
-			Shape:      cfg.Shape,
-			Irqchip:    cfg.Irqchip,
-			Accel:      accel,
-			Slots:      cfg.Slots,
-			Neighbours: cfg.Neighbours,
-			Kernel:     kernel.Image,
-			Initramfs:  initramfs.Path,
-			Cmdline:    cfg.Cmdline,
-		},
-	})
+	b := boot{cfg: cfg, bin: bin, kernel: kernel, initramfs: initramfs}
+	b.machine = machine.Machine{
+		Shape:      cfg.Shape,
+		Irqchip:    cfg.Irqchip,
+		Accel:      accel,
+		Slots:      cfg.Slots,
+		Neighbours: cfg.Neighbours,
+		Kernel:     kernel.Image,
+		Initramfs:  initramfs.Path,
+		Cmdline:    cfg.Cmdline,
+	}
+	start := b.cold
+	if cfg.Start != StartCold {
+		start = b.warm
+	}
+	vm, err := start(ctx)
 	if err != nil {
 		return nil, err
 	}
-	vm := &VM{Kernel: kernel, QEMU: bin, Accel: accel, AccelReason: reason, process: process, functions: map[string]*Function{}}
-	if err := vm.connect(ctx, initramfs); err != nil {
+	vm.AccelReason = reason
+	return vm, nil
+}
+
+// boot is a start under way, all that it takes at hand.
+type boot struct {
+	cfg       Config
+	bin       images.QEMU
+	kernel    images.Kernel
+	initramfs images.Initramfs
+	machine   machine.Machine
+}
+
+// process is the description of the VM's QEMU.
+func (b boot) process() qemu.Config {
+	return qemu.Config{Name: b.cfg.Name, Command: b.bin.Command, Env: b.bin.Env, Keep: b.cfg.Keep, ConsoleFile: b.cfg.ConsoleFile, Machine: b.machine}
+}
+
+func (b boot) vm(p *qemu.Process, start string) *VM {
+	return &VM{Kernel: b.kernel, QEMU: b.bin, Accel: b.machine.Accel, Start: start, process: p, functions: map[string]*Function{}}
+}
+
+func (b boot) cold(ctx context.Context) (*VM, error) {
+	report(b.cfg.Progress, "booting "+b.kernel.Release)
+	process, err := qemu.Start(ctx, b.process())
+	if err != nil {
+		return nil, err
+	}
+	vm := b.vm(process, StartCold)
+	if err := vm.connect(ctx, b.initramfs); err != nil {
 		return nil, errors.Join(err, vm.Close())
 	}
 	return vm, nil
@@ -138,6 +179,9 @@ func (cfg Config) withDefaults() (Config, error) {
 	}
 	if cfg.Kernel == "" {
 		cfg.Kernel = DefaultKernel
+	}
+	if cfg.Start == "" {
+		cfg.Start = StartCold
 	}
 	if cfg.Irqchip == "" {
 		cfg.Irqchip = machine.MSI
@@ -177,12 +221,8 @@ func ChooseAccel(want string) (_ machine.Accel, reason string, _ error) {
 
 // connect waits for the agent's ready line and opens its channel.
 func (vm *VM) connect(ctx context.Context, initramfs images.Initramfs) error {
-	b, err := json.Marshal(access{ClientKey: initramfs.ClientKey, HostKey: initramfs.HostKey})
-	if err != nil {
+	if err := vm.publish(access{ClientKey: initramfs.ClientKey, HostKey: initramfs.HostKey}); err != nil {
 		return err
-	}
-	if err := os.WriteFile(filepath.Join(vm.Dir(), accessFile), b, 0o600); err != nil {
-		return fmt.Errorf("run directory: %w", err)
 	}
 	cfg, err := sshConfig(initramfs.ClientKey, initramfs.HostKey)
 	if err != nil {
@@ -197,6 +237,18 @@ func (vm *VM) connect(ctx context.Context, initramfs images.Initramfs) error {
 	}
 	vm.Agent, err = newAgent(ctx, client)
 	return err
+}
+
+// publish lets a person in.
+func (vm *VM) publish(a access) error {
+	b, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	if err := renameio.WriteFile(filepath.Join(vm.Dir(), accessFile), b, 0o600); err != nil {
+		return fmt.Errorf("run directory: %w", err)
+	}
+	return nil
 }
 
 // Dir is the VM's run directory: private to the user, removed by Close unless Config.Keep was set.

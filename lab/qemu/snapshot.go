@@ -43,6 +43,11 @@ var (
 	ErrPrivateRAM = errors.New("the guest's memory is QEMU's own")
 )
 
+// UnsavableError tells that QEMU cannot save this machine: a device in it does not allow it.
+type UnsavableError struct{ Reason string }
+
+func (e *UnsavableError) Error() string { return "QEMU cannot save this machine: " + e.Reason }
+
 // RestoreError tells that a saved state did not make a guest.
 type RestoreError struct{ Err error }
 
@@ -120,6 +125,10 @@ func (p *Process) save(ctx context.Context, dir string) error {
 		return err
 	}
 	if err := p.migrate(ctx, saveTimeout, "migrate", devices.Name()); err != nil {
+		var refused *CommandError
+		if errors.As(err, &refused) {
+			return &UnsavableError{refused.Desc}
+		}
 		return err
 	}
 	memory, err := os.OpenFile(filepath.Join(dir, memoryFile), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
@@ -180,7 +189,7 @@ func (p *Process) migrate(ctx context.Context, timeout time.Duration, command, p
 			Description string `json:"error-desc"`
 		}
 		_ = p.QMP(ctx, "query-migrate", nil, &why)
-		return fmt.Errorf("%s: %v: %s", command, status, why.Description)
+		return &CommandError{Command: command, Class: "GenericError", Desc: fmt.Sprintf("%v: %s", status, why.Description)}
 	}
 	return nil
 }

@@ -1,0 +1,255 @@
+package lab
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"irqlab/guestagent/agentapi"
+	"irqlab/images"
+	"irqlab/lab/machine"
+	"irqlab/lab/qemu"
+)
+
+const (
+	snapshotFormat = 1 // raise when snapshots made before are of no use any more
+
+	restTime = 5 * time.Second // how long a guest that has booted may take to come to rest
+	// forkTime is how long a restored guest may take to answer, and more for each CPU: it goes on where it stopped, so that this is far more than it needs.
+	forkTime       = 30 * time.Second
+	forkTimePerCPU = time.Second
+
+	maxRemoved  = 3         // how often another run, or a person, may remove the snapshot just when it was to be opened
+	refusedFile = "refused" // in place of a snapshot: why QEMU cannot save the machine
+)
+
+// forkError tells that a snapshot did not make a guest that answers.
+type forkError struct{ err error }
+
+func (e *forkError) Error() string { return e.err.Error() }
+func (e *forkError) Unwrap() error { return e.err }
+
+// warm starts the guest from the cache's snapshot of the machine. A snapshot that does not come to life is discarded and made once more.
+func (b boot) warm(ctx context.Context) (*VM, error) {
+	key, err := b.snapshotKey()
+	if err != nil {
+		return nil, fmt.Errorf("snapshot: %w", err)
+	}
+	var notes []string
+	discarded := false
+	for removed := 0; ; {
+		entry, err := b.cfg.Cache.Snapshot(ctx, key, b.snapshot)
+		if err != nil {
+			return nil, err
+		}
+		if why, err := os.ReadFile(filepath.Join(entry.Dir, refusedFile)); err == nil {
+			return b.insteadOfWarm(ctx, notes, "QEMU cannot save this machine: "+string(why))
+		}
+		vm, err := b.fork(ctx, entry.Dir)
+		var bad *forkError
+		switch {
+		case err == nil:
+			vm.Notes = notes
+			return vm, nil
+		case ctx.Err() != nil:
+			return nil, err
+		case errors.Is(err, fs.ErrNotExist) && removed < maxRemoved:
+			removed++
+			continue
+		case !errors.As(err, &bad):
+			return nil, err
+		}
+		if err := b.cfg.Cache.Discard(ctx, entry); err != nil {
+			return nil, errors.Join(bad, err)
+		}
+		if discarded {
+			return b.insteadOfWarm(ctx, notes, "nor did the new one: "+firstLine(bad))
+		}
+		discarded = true
+		notes = append(notes, "the snapshot did not come to life and was made anew: "+firstLine(bad))
+	}
+}
+
+// insteadOfWarm boots if a cold start will do as well.
+func (b boot) insteadOfWarm(ctx context.Context, notes []string, why string) (*VM, error) {
+	notes = append(notes, why)
+	if b.cfg.Start == StartWarm {
+		return nil, fmt.Errorf("warm start: %s (start cold, or auto)", strings.Join(notes, "; "))
+	}
+	vm, err := b.cold(ctx)
+	if err == nil {
+		vm.Notes = notes
+	}
+	return vm, err
+}
+
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}
+
+// snapshot boots the machine once and saves it into dir when its agent waits for the lab: no session is open and no function attached.
+func (b boot) snapshot(ctx context.Context, dir string) error {
+	report(b.cfg.Progress, fmt.Sprintf("booting %s with %d CPUs once, to fork it from now on", b.kernel.Release, b.machine.Shape.CPUs()))
+	cfg := b.process()
+	cfg.Name, cfg.Keep, cfg.ConsoleFile, cfg.SharedRAM = "", false, "", true
+	p, err := qemu.Start(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	err = func() error {
+		if err := p.Console().WaitFor(ctx, agentapi.ReadyMessage); err != nil {
+			return err
+		}
+		if _, err := p.Quiesce(ctx, restTime); err != nil {
+			return err
+		}
+		err := p.Save(ctx, dir)
+		var refused *qemu.UnsavableError
+		if errors.As(err, &refused) {
+			return errors.Join(emptyDir(dir), os.WriteFile(filepath.Join(dir, refusedFile), []byte(refused.Reason), 0o600))
+		}
+		return err
+	}()
+	return errors.Join(err, p.Close())
+}
+
+func emptyDir(dir string) error {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
+	}
+	return err
+}
+
+// fork starts a guest from a snapshot.
+func (b boot) fork(ctx context.Context, dir string) (*VM, error) {
+	report(b.cfg.Progress, "restoring "+b.kernel.Release)
+	s, err := qemu.OpenSnapshot(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, &forkError{err}
+	}
+	defer s.Close()
+	cfg := b.process()
+	cfg.Snapshot = s
+	p, err := qemu.Start(ctx, cfg)
+	var bad *qemu.RestoreError
+	if errors.As(err, &bad) {
+		return nil, &forkError{err}
+	}
+	if err != nil {
+		return nil, err
+	}
+	vm := b.vm(p, StartWarm)
+	limit := forkTime + time.Duration(b.machine.Shape.CPUs())*forkTimePerCPU
+	timed, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the restored guest did not answer within %s", limit))
+	defer cancel()
+	err = p.Resume(timed)
+	if err == nil {
+		err = vm.connect(timed, b.initramfs)
+	}
+	if err == nil {
+		err = vm.refresh(timed, b.initramfs)
+	}
+	if err != nil {
+		return nil, errors.Join(&forkError{err}, vm.Close())
+	}
+	return vm, nil
+}
+
+// refresh gives a restored guest what its siblings do not have.
+func (vm *VM) refresh(ctx context.Context, initramfs images.Initramfs) error {
+	p := agentapi.RefreshParams{Entropy: make([]byte, agentapi.EntropySize), HostKeySeed: make([]byte, ed25519.SeedSize)}
+	for _, b := range [][]byte{p.Entropy, p.HostKeySeed} {
+		if _, err := rand.Read(b); err != nil {
+			return err
+		}
+	}
+	public, err := ssh.NewPublicKey(ed25519.NewKeyFromSeed(p.HostKeySeed).Public())
+	if err != nil {
+		return err
+	}
+	p.UnixNS = time.Now().UnixNano()
+	if _, err := call[agentapi.Empty](ctx, vm.Agent, agentapi.MethodRefresh, p); err != nil {
+		return err
+	}
+	return vm.publish(access{ClientKey: initramfs.ClientKey, HostKey: strings.TrimSpace(string(ssh.MarshalAuthorizedKey(public)))})
+}
+
+// snapshotKey names the snapshot by all that went into it: the contents of kernel and initramfs, the machine and its command line, QEMU, and what emulates or executes.
+func (b boot) snapshotKey() (string, error) {
+	m := b.machine
+	var err error
+	if m.Kernel, err = b.cfg.Cache.Hash(m.Kernel); err != nil {
+		return "", err
+	}
+	if m.Initramfs, err = b.cfg.Cache.Hash(m.Initramfs); err != nil {
+		return "", err
+	}
+	m.Channels = machine.Channels{QMPFD: 3, ConsoleFD: 4, AgentFD: 5, SSHSocket: "ssh"} // as good as any: they are no part of the state
+	args, err := m.Args()
+	if err != nil {
+		return "", err
+	}
+	made := struct {
+		Format  int
+		Args    []string
+		QEMU    []string
+		Version string
+		Files   []string // hashes of the program and its loader
+		CPU     string
+	}{Format: snapshotFormat, Args: args, QEMU: b.bin.Command, Version: b.bin.Version}
+	for _, word := range b.bin.Command {
+		if st, err := os.Stat(word); err != nil || !st.Mode().IsRegular() {
+			continue
+		}
+		sum, err := b.cfg.Cache.Hash(word)
+		if err != nil {
+			return "", err
+		}
+		made.Files = append(made.Files, sum)
+	}
+	if m.Accel == machine.KVM {
+		if made.CPU, err = hostCPU(); err != nil {
+			return "", err
+		}
+	}
+	text, err := json.Marshal(made)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(text)
+	return fmt.Sprintf("%s-%dcpu-%s", b.kernel.Release, m.Shape.CPUs(), hex.EncodeToString(sum[:12])), nil
+}
+
+// hostCPU is what a guest with the host's CPU depends on: its model and features.
+func hostCPU() (string, error) {
+	b, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return "", err
+	}
+	first, _, _ := strings.Cut(string(b), "\n\n")
+	var keep []string
+	for line := range strings.Lines(first) {
+		switch name, _, _ := strings.Cut(line, "\t"); name {
+		case "vendor_id", "cpu family", "model", "model name", "stepping", "microcode", "flags":
+			keep = append(keep, line)
+		}
+	}
+	return strings.Join(keep, ""), nil
+}
