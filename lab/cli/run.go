@@ -94,7 +94,7 @@ type machineFlags struct {
 func (f *machineFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.accel, "accel", lab.AccelAuto, "`auto` (KVM where it works, else TCG), kvm or tcg")
 	fs.StringVar(&f.qemu, "qemu", "", "`path` of the QEMU binary to use instead of finding one")
-	fs.StringVar(&f.start, "start", "auto", "`auto`, cold (boot each VM) or warm (not available yet)")
+	fs.StringVar(&f.start, "start", lab.StartAuto, "`auto` (warm where that works), cold (boot each VM) or warm (boot each machine once, and fork it)")
 	fs.BoolVar(&f.keep, "keep", false, "keep the VMs' run directories, and name them")
 }
 
@@ -102,22 +102,87 @@ func (f *machineFlags) validate() error {
 	if f.accel != lab.AccelAuto && f.accel != lab.AccelKVM && f.accel != lab.AccelTCG {
 		return fmt.Errorf("--accel: %w", unknown("accelerator", f.accel, []string{lab.AccelAuto, lab.AccelKVM, lab.AccelTCG}))
 	}
-	switch f.start {
-	case "auto", "cold":
+	if f.start == lab.StartAuto || f.start == lab.StartCold || f.start == lab.StartWarm {
 		return nil
-	case "warm":
-		return errors.New("--start warm: starting from a snapshot is not available yet; use cold, or auto")
 	}
-	return fmt.Errorf("--start: %w", unknown("start", f.start, []string{"auto", "cold", "warm"}))
+	return fmt.Errorf("--start: %w", unknown("start", f.start, []string{lab.StartAuto, lab.StartCold, lab.StartWarm}))
+}
+
+// runFlags say how cases are run and how their results are shown.
+type runFlags struct {
+	machineFlags
+	format, out string
+	jobs        int
+	timeout     time.Duration
+	verbose     bool
+}
+
+func (f *runFlags) register(fs *pflag.FlagSet) {
+	f.machineFlags.register(fs)
+	fs.IntVar(&f.jobs, "jobs", 0, fmt.Sprintf("VMs at a time (`N`); 0: this machine's own, %d", runner.DefaultJobs()))
+	fs.DurationVar(&f.timeout, "timeout", 0, "how long a case may take before its guest counts as hung; 0: 2m and 5s for each CPU")
+	fs.StringVar(&f.format, "format", "table", "`table` or json")
+	fs.StringVar(&f.out, "out", "", "new or empty `directory` for results, consoles and traces")
+	fs.BoolVarP(&f.verbose, "verbose", "v", false, "tell every step of every case on standard error")
+}
+
+func (f *runFlags) validate() error {
+	if f.format != "table" && f.format != "json" {
+		return fmt.Errorf("--format: %w", unknown("format", f.format, []string{"table", "json"}))
+	}
+	if err := f.machineFlags.validate(); err != nil {
+		return err
+	}
+	if f.jobs < 0 {
+		return fmt.Errorf("--jobs: %d is out of range; allowed: 1 or more, or 0 for this machine's own", f.jobs)
+	}
+	if f.timeout < 0 {
+		return fmt.Errorf("--timeout: %s is negative", f.timeout)
+	}
+	return nil
+}
+
+// run runs the cases and leaves what --out asks for. An interrupted run has an error that is context.Canceled, and a report of the cases that ended.
+func (f *runFlags) run(ctx context.Context, cases []scenarios.Case, s Streams) (rep result.Report, err error) {
+	cache, err := openCache(s)
+	if err != nil {
+		return rep, err
+	}
+	if f.out != "" {
+		release, err := claim(f.out)
+		if err != nil {
+			return rep, err
+		}
+		defer release()
+	}
+	p := newProgress(s.Err)
+	rep, err = runner.Run(ctx, cases, runner.Options{
+		Cache: cache, QEMU: f.qemu, Accel: f.accel, Start: f.start, Jobs: f.jobs, Timeout: f.timeout, Out: f.out, Keep: f.keep,
+		Progress: p.report, Status: follow(p, len(cases), s, f.verbose),
+	})
+	p.close()
+	var bad *runner.BadKernelError
+	switch {
+	case errors.As(err, &bad):
+		return rep, usageError(err)
+	case err != nil && !errors.Is(err, context.Canceled):
+		return rep, &exitError{ExitError, err}
+	case f.out == "":
+		return rep, err
+	}
+	file, ferr := os.Create(filepath.Join(f.out, resultsFile))
+	if ferr == nil {
+		ferr = errors.Join(report.JSON(file, rep), file.Close())
+	}
+	if ferr != nil {
+		return rep, &exitError{ExitError, fmt.Errorf("--out: %w", ferr)}
+	}
+	return rep, err
 }
 
 func newRun(s Streams) *cobra.Command {
 	var sf scenarioFlags
-	var mf machineFlags
-	var format, out string
-	var jobs int
-	var timeout time.Duration
-	var verbose bool
+	var rf runFlags
 	cmd := &cobra.Command{
 		Use:   "run [SCENARIO…]",
 		Short: "Run scenarios and show where every vector landed",
@@ -134,17 +199,8 @@ Exit status: 0 every case passed or expected nothing; 1 a case failed: the kerne
   irqlab run my.yaml --shape sockets=2,cores=4,threads=2,nodes=2,memory=1G --device-node 1`,
 		ValidArgs: scenarios.Shipped(),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if format != "table" && format != "json" {
-				return usageError(fmt.Errorf("--format: %w", unknown("format", format, []string{"table", "json"})))
-			}
-			if err := mf.validate(); err != nil {
+			if err := rf.validate(); err != nil {
 				return usageError(err)
-			}
-			if jobs < 0 {
-				return usageError(fmt.Errorf("--jobs: %d is out of range; allowed: 1 or more, or 0 for this machine's own", jobs))
-			}
-			if timeout < 0 {
-				return usageError(fmt.Errorf("--timeout: %s is negative", timeout))
 			}
 			overrides, err := sf.overrides(cmd.Flags())
 			if err != nil {
@@ -154,34 +210,34 @@ Exit status: 0 every case passed or expected nothing; 1 a case failed: the kerne
 			if err != nil {
 				return usageError(err)
 			}
-			cache, err := openCache(s)
+			rep, err := rf.run(cmd.Context(), cases, s)
+			if err != nil && !errors.Is(err, context.Canceled) {
+				return err
+			}
+			render := report.Table
+			if rf.format == "json" {
+				render = report.JSON
+			}
+			if rerr := render(s.Out, rep); rerr != nil {
+				return &exitError{ExitError, fmt.Errorf("standard output: %w", rerr)}
+			}
 			if err != nil {
 				return err
 			}
-			if out != "" {
-				release, err := claim(out)
-				if err != nil {
-					return err
-				}
-				defer release()
-			}
-			p := newProgress(s.Err)
-			rep, err := runner.Run(cmd.Context(), cases, runner.Options{
-				Cache: cache, QEMU: mf.qemu, Accel: mf.accel, Jobs: jobs, Timeout: timeout, Out: out, Keep: mf.keep,
-				Progress: p.report, Status: follow(p, len(cases), s, verbose),
-			})
-			p.close()
-			return conclude(rep, err, format, out, s)
+			return exitWith(report.ExitStatus(rep))
 		},
 	}
 	sf.register(cmd.Flags())
-	mf.register(cmd.Flags())
-	cmd.Flags().IntVar(&jobs, "jobs", 0, fmt.Sprintf("VMs at a time (`N`); 0: this machine's own, %d", runner.DefaultJobs()))
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long a case may take before its guest counts as hung; 0: 2m and 5s for each CPU")
-	cmd.Flags().StringVar(&format, "format", "table", "`table` or json")
-	cmd.Flags().StringVar(&out, "out", "", "new or empty `directory` for results, consoles and traces")
-	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "tell every step of every case on standard error")
+	rf.register(cmd.Flags())
 	return cmd
+}
+
+// exitWith ends the command with a status and nothing more to say.
+func exitWith(status int) error {
+	if status == ExitPass {
+		return nil
+	}
+	return &exitError{status: status}
 }
 
 // plan loads the scenarios and lists their cases.
@@ -266,38 +322,4 @@ func follow(p *progress, cases int, s Streams, verbose bool) func(runner.Status)
 		}
 		p.report(fmt.Sprintf("case %d of %d, %s: %s", min(done+1, cases), cases, name, st.Stage), 0, 0)
 	}
-}
-
-// conclude prints the report, also a partial one, and turns it into the exit status.
-func conclude(rep result.Report, err error, format, out string, s Streams) error {
-	var bad *runner.BadKernelError
-	switch {
-	case errors.As(err, &bad):
-		return usageError(err)
-	case err != nil && !errors.Is(err, context.Canceled):
-		return &exitError{ExitError, err}
-	}
-	if out != "" {
-		f, ferr := os.Create(filepath.Join(out, resultsFile))
-		if ferr == nil {
-			ferr = errors.Join(report.JSON(f, rep), f.Close())
-		}
-		if ferr != nil {
-			return &exitError{ExitError, fmt.Errorf("--out: %w", ferr)}
-		}
-	}
-	render := report.Table
-	if format == "json" {
-		render = report.JSON
-	}
-	if rerr := render(s.Out, rep); rerr != nil {
-		return &exitError{ExitError, fmt.Errorf("standard output: %w", rerr)}
-	}
-	if err != nil {
-		return err
-	}
-	if status := report.ExitStatus(rep); status != ExitPass {
-		return &exitError{status: status}
-	}
-	return nil
 }

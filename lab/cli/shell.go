@@ -40,7 +40,7 @@ Other terminals may reach it meanwhile: irqlab ssh NAME.`,
 			}
 			p := newProgress(s.Err)
 			vm, err := runner.Boot(cmd.Context(), &cases[0], runner.Options{
-				Cache: cache, QEMU: mf.qemu, Accel: mf.accel, Keep: mf.keep, Progress: p.report,
+				Cache: cache, QEMU: mf.qemu, Accel: mf.accel, Start: mf.start, Keep: mf.keep, Progress: p.report,
 			})
 			p.close()
 			if err != nil {

@@ -1,0 +1,314 @@
+package report
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"golang.org/x/term"
+
+	"irqlab/guestagent/cpulist"
+	"irqlab/scenarios/result"
+)
+
+// Comparison sets the same cases under two kernels against each other: case k of A is case k of B but for the kernel.
+type Comparison struct {
+	Schema      int           `json:"schema"`
+	A           result.Report `json:"a"`
+	B           result.Report `json:"b"`
+	Differences []Difference  `json:"differences"`
+}
+
+// Difference is one thing that is not the same under both kernels. An empty value: there is none, as where only one kernel has the vector.
+type Difference struct {
+	Scenario string `json:"scenario"`
+	Case     string `json:"case"`
+	Label    string `json:"label,omitempty"`  // of the observation
+	Vector   *int   `json:"vector,omitempty"` // its index
+	What     string `json:"what"`             // as in the results: "branch", "idle_cpus", of a vector "affinity", "effective", …
+	A        string `json:"a"`
+	B        string `json:"b"`
+}
+
+// Compare finds what differs. Interrupt counts, IRQ numbers and durations are left out: they differ from run to run.
+func Compare(a, b result.Report) Comparison {
+	c := Comparison{Schema: result.Schema, A: a, B: b, Differences: []Difference{}}
+	for i := range min(len(a.Cases), len(b.Cases)) {
+		c.Differences = append(c.Differences, differences(&a.Cases[i], &b.Cases[i])...)
+	}
+	return c
+}
+
+// row is one line of a comparison, whether it differs or not.
+type row struct{ what, a, b string }
+
+// inWords are the names of what is compared where the result's own would not do in a sentence.
+var inWords = map[string]string{
+	"warnings": "warnings in the kernel log", "online": "online CPUs", "clustered": "clustered CPUs", "idle_cpus": "idle CPUs", "affinity": "requested mask",
+}
+
+func words(what string) string { return cmp.Or(inWords[what], what) }
+
+func (r row) differs() bool { return r.a != r.b }
+
+func differences(a, b *result.Case) (out []Difference) {
+	add := func(label string, vector *int, rows []row) {
+		for _, r := range rows {
+			if r.differs() {
+				out = append(out, Difference{a.Scenario, pairName(a, b), label, vector, r.what, r.a, r.b})
+			}
+		}
+	}
+	add("", nil, caseRows(a, b))
+	for _, label := range labels(a, b) {
+		x, y := find(a, label), find(b, label)
+		if missing := missingRow(x, y); missing.differs() {
+			add(label, nil, []row{missing})
+			continue
+		}
+		add(label, nil, observationRows(x, y))
+		for _, v := range pairVectors(x, y) {
+			add(label, &v.index, vectorRows(v))
+		}
+	}
+	return out
+}
+
+// pairName is what the two cases are called, without the kernel that a run of several kernels puts last.
+func pairName(a, b *result.Case) string {
+	x, y := withoutKernel(a.Name), withoutKernel(b.Name)
+	if x == y {
+		return x
+	}
+	return x + ", " + y
+}
+
+func withoutKernel(name string) string {
+	if i := strings.LastIndexByte(name, '/'); i >= 0 {
+		return name[:i]
+	}
+	return name
+}
+
+func caseRows(a, b *result.Case) []row {
+	return []row{
+		{"outcome", string(a.Outcome), string(b.Outcome)},
+		{"branch", a.Branch, b.Branch},
+		{"warnings", strconv.Itoa(len(a.KernelLog.Warnings)), strconv.Itoa(len(b.KernelLog.Warnings))},
+	}
+}
+
+// missingRow differs when only one kernel came as far as an observation.
+func missingRow(a, b *result.Observation) row {
+	made := func(o *result.Observation) string {
+		if o.Label == "" {
+			return ""
+		}
+		return "made"
+	}
+	return row{"observation", made(a), made(b)}
+}
+
+func observationRows(a, b *result.Observation) []row {
+	return []row{
+		{"online", a.Online.String(), b.Online.String()},
+		{"vectors", strconv.Itoa(len(a.Vectors)), strconv.Itoa(len(b.Vectors))},
+		{"clustered", result.ClusteredCPUs(a.Online, a.Vectors).String(), result.ClusteredCPUs(b.Online, b.Vectors).String()},
+		{"idle_cpus", a.IdleCPUs.String(), b.IdleCPUs.String()},
+	}
+}
+
+// vectorPair is a vector under both kernels; one that a kernel's driver does not have is empty there.
+type vectorPair struct {
+	index int
+	a, b  result.Vector
+}
+
+func pairVectors(a, b *result.Observation) []vectorPair {
+	at := map[int]*vectorPair{}
+	pair := func(index int) *vectorPair {
+		if at[index] == nil {
+			at[index] = &vectorPair{index: index}
+		}
+		return at[index]
+	}
+	for _, v := range a.Vectors {
+		pair(v.Index).a = v
+	}
+	for _, v := range b.Vectors {
+		pair(v.Index).b = v
+	}
+	var out []vectorPair
+	for _, p := range at {
+		out = append(out, *p)
+	}
+	slices.SortFunc(out, func(x, y vectorPair) int { return cmp.Compare(x.index, y.index) })
+	return out
+}
+
+func vectorRows(p vectorPair) []row {
+	if p.a.Role == "" || p.b.Role == "" {
+		return []row{{"role", p.a.Role, p.b.Role}}
+	}
+	return []row{
+		{"role", p.a.Role, p.b.Role},
+		{"affinity", p.a.Affinity.String(), p.b.Affinity.String()},
+		{"hint", p.a.Hint.String(), p.b.Hint.String()},
+		{"effective", p.a.Effective.String(), p.b.Effective.String()},
+		{"pending", strconv.FormatBool(p.a.Pending), strconv.FormatBool(p.b.Pending)},
+	}
+}
+
+// labels are those of either case's observations, in time order.
+func labels(a, b *result.Case) []string {
+	var out []string
+	for _, o := range slices.Concat(a.Observations, b.Observations) {
+		if !slices.Contains(out, o.Label) {
+			out = append(out, o.Label)
+		}
+	}
+	return out
+}
+
+func find(c *result.Case, label string) *result.Observation {
+	if o := c.Find(label); o != nil {
+		return o
+	}
+	return &result.Observation{}
+}
+
+// CompareStatus is the status of a comparison: 0 when every case ran under both kernels, whatever came of it, else 125.
+func CompareStatus(c Comparison) int {
+	cases := slices.Concat(c.A.Cases, c.B.Cases)
+	if len(cases) == 0 || len(c.A.Cases) != len(c.B.Cases) || slices.ContainsFunc(cases, func(c result.Case) bool { return c.Outcome != result.Pass && c.Outcome != result.Fail }) {
+		return ExitError
+	}
+	return ExitPass
+}
+
+// CompareJSON writes the comparison as one object, indented.
+func CompareJSON(w io.Writer, c Comparison) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(c)
+}
+
+// CompareTable writes the comparison for people: the two kernels side by side, and what differs.
+func CompareTable(w io.Writer, c Comparison) error {
+	f, ok := w.(*os.File)
+	return renderComparison(w, c, ok && term.IsTerminal(int(f.Fd())) && os.Getenv("NO_COLOR") == "")
+}
+
+const differsMark = "<>"
+
+func renderComparison(w io.Writer, c Comparison, colour bool) error {
+	p := &page{colour: colour}
+	n := min(len(c.A.Cases), len(c.B.Cases))
+	for i := range n {
+		p.pair(&c.A.Cases[i], &c.B.Cases[i])
+	}
+	host := ""
+	if c.A.Host.QEMU != "" {
+		host = fmt.Sprintf("; QEMU %s, %s", clean(c.A.Host.QEMU), clean(c.A.Host.Accel))
+	}
+	p.linef("%s compared, %s%s", plural(n, "case", "cases"), plural(len(c.Differences), "difference", "differences"), host)
+	_, err := w.Write(p.Bytes())
+	return err
+}
+
+// pair is one case under both kernels.
+func (p *page) pair(a, b *result.Case) {
+	p.linef("%s/%s", clean(a.Scenario), clean(pairName(a, b)))
+	x, y := clean(a.KernelSpec), clean(b.KernelSpec)
+	rows := append([]row{{"kernel", a.Kernel, b.Kernel}}, caseRows(a, b)...)
+	t := newTable("", x, y, "")
+	for i, r := range rows {
+		p.side(t, r, i > 0)
+	}
+	p.table(t, "  ")
+	for _, c := range []*result.Case{a, b} {
+		for _, r := range c.Reasons {
+			p.bullet("  "+clean(c.KernelSpec)+": ", r)
+		}
+	}
+	for _, label := range labels(a, b) {
+		p.linef("")
+		oa, ob := find(a, label), find(b, label)
+		t := newTable(clean(label), x, y, "")
+		for _, r := range append(observationRows(oa, ob), row{"HWC; queues", placement(oa), placement(ob)}) {
+			p.side(t, r, true)
+		}
+		for _, v := range pairVectors(oa, ob) {
+			r := row{fmt.Sprintf("vector %d %s", v.index, clean(role(v))), requestedEffective(v.a), requestedEffective(v.b)}
+			p.side(t, r, true)
+		}
+		p.table(t, "  ")
+	}
+	if d := differences(a, b); len(d) > 0 {
+		p.linef("  %s", p.alarm("differs: "+summarize(d)))
+	} else {
+		p.linef("  nothing differs")
+	}
+	p.linef("")
+}
+
+func (p *page) side(t table.Writer, r row, mark bool) {
+	sign := ""
+	if mark && r.differs() {
+		sign = p.alarm(differsMark)
+	}
+	t.AppendRow(table.Row{words(r.what), cmp.Or(clean(r.a), "-"), cmp.Or(clean(r.b), "-"), sign})
+}
+
+func role(v vectorPair) string {
+	if v.a.Role == v.b.Role || v.b.Role == "" {
+		return v.a.Role
+	}
+	if v.a.Role == "" {
+		return v.b.Role
+	}
+	return v.a.Role + ", " + v.b.Role
+}
+
+// requestedEffective is "0-1 on 0": the mask asked for and the CPU it came to. A hint that differs from the mask is told.
+func requestedEffective(v result.Vector) string {
+	if v.Role == "" {
+		return ""
+	}
+	s := listOrDash(v.Affinity) + " on " + listOrDash(v.Effective)
+	if v.Pending {
+		s += " pending"
+	}
+	if !slices.Equal(v.Hint, v.Affinity) {
+		s += " (hint " + listOrDash(v.Hint) + ")"
+	}
+	return s
+}
+
+// summarize names what differs, the same of several vectors together: "branch; requested of vector 1-4".
+func summarize(differences []Difference) string {
+	var order []string
+	vectors := map[string][]int{}
+	for _, d := range differences {
+		if d.Vector != nil {
+			vectors[d.What] = append(vectors[d.What], *d.Vector)
+		}
+		if !slices.Contains(order, d.What) {
+			order = append(order, d.What)
+		}
+	}
+	for i, what := range order {
+		order[i] = words(what)
+		if v := vectors[what]; v != nil {
+			order[i] += " of vector " + cpulist.New(v...).String()
+		}
+	}
+	return strings.Join(order, "; ")
+}
