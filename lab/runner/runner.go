@@ -25,6 +25,7 @@ type Options struct {
 	Cache    *images.Cache
 	QEMU     string        // path; "": found or fetched
 	Accel    string        // lab.AccelAuto, …
+	Start    string        // lab.StartAuto, …; "": cold
 	Jobs     int           // VMs at a time; 0: DefaultJobs
 	Timeout  time.Duration // of one case, fetching not included; 0: DefaultTimeout of its shape
 	Out      string        // directory for consoles and traces, which must exist; "": none are kept
