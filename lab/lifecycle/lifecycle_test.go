@@ -95,6 +95,9 @@ func TestLifeCycles(t *testing.T) {
 			if r.Channels != 4 {
 				t.Errorf("at most %d channels on 4 CPUs with 4 queue vectors", r.Channels)
 			}
+			for _, s := range r.Abandoned {
+				t.Log(s)
+			}
 			t.Log(row(vm.Kernel.Release, r, time.Since(start)))
 		})
 	}
@@ -114,8 +117,8 @@ func row(release string, r *lifecycle.Report, took time.Duration) string {
 		}
 		steps = append(steps, fmt.Sprintf("%s %s", s, (sum/time.Duration(max(len(r.Took[s]), 1))).Round(time.Millisecond)))
 	}
-	return fmt.Sprintf("| %s | %d cycles | caps %#x | 1..%d channels | resets %s | %s | mean: %s |",
-		release, r.Cycles, r.Driver.Capabilities, r.Channels, resets, took.Round(time.Second), strings.Join(steps, ", "))
+	return fmt.Sprintf("| %s | %d cycles | caps %#x | 1..%d channels | resets %s, %d abandoned | %s | mean: %s |",
+		release, r.Cycles, r.Driver.Capabilities, r.Channels, resets, len(r.Abandoned), took.Round(time.Second), strings.Join(steps, ", "))
 }
 
 // A wrong device does not get through: the real driver notices, and Run says where and what the driver said.
