@@ -42,6 +42,9 @@ func RunDirRoot() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("irqlab-%d", os.Getuid()))
 }
 
+// MaxName is how many letters a VM's name may have: its run directory's path must leave room for sockets.
+const MaxName = 40
+
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$`)
 
 // RunDir is the private directory of one VM: mode 0700, removed by Close, or by a small child process if the lab dies first.
@@ -61,7 +64,7 @@ func NewRunDir(name string) (*RunDir, error) { return newRunDir(RunDirRoot(), na
 
 func newRunDir(root, name string) (_ *RunDir, err error) {
 	if name != "" && !namePattern.MatchString(name) {
-		return nil, fmt.Errorf("VM name %q: give up to 40 letters, digits, '-', '_' or '.'", name)
+		return nil, fmt.Errorf("VM name %q: give up to %d letters, digits, '-', '_' or '.'", name, MaxName)
 	}
 	unlock, err := lockRoot(root)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"irqlab/devmodel/mana"
@@ -41,7 +42,7 @@ func newResult(c *scenarios.Case) result.Case {
 	r := result.Case{
 		Scenario: c.Scenario, Name: c.Name, Notes: c.Notes,
 		KernelSpec: c.Kernel, Driver: c.Driver, Strategy: c.Strategy, Irqchip: c.Irqchip, Shape: c.Shape,
-		Vectors: c.Vectors, Pressure: c.Pressure.Strings(), Start: "cold",
+		Vectors: c.Vectors, Pressure: c.Pressure.Strings(), Start: lab.StartCold,
 	}
 	if c.DeviceNode != scenarios.NoNode {
 		node := c.DeviceNode
@@ -131,11 +132,12 @@ func (e *experiment) boot(ctx context.Context) error {
 	e.stage("booting")
 	cfg := lab.Config{
 		Progress: e.opts.Progress,
-		Name:     e.c.Scenario + "-" + e.c.Slug(),
+		Name:     vmName(e.c),
 		Shape:    e.c.Shape,
 		Kernel:   e.c.Kernel,
 		Irqchip:  machine.Irqchip(e.c.Irqchip),
 		Accel:    e.opts.Accel,
+		Start:    e.opts.Start,
 		QEMU:     e.opts.QEMU,
 		Cache:    e.opts.Cache,
 		Cmdline:  e.opts.Cmdline,
@@ -158,7 +160,16 @@ func (e *experiment) boot(ctx context.Context) error {
 	var err error
 	e.vm, err = lab.Start(ctx, cfg)
 	e.booted = time.Now()
+	if err == nil {
+		e.out.Start, e.out.Notes = e.vm.Start, append(e.out.Notes, e.vm.Notes...)
+	}
 	return err
+}
+
+// vmName is short enough for a run directory, whose path must leave room for sockets; the lab keeps VMs apart that share one.
+func vmName(c *scenarios.Case) string {
+	name := c.Scenario + "-" + c.Slug()
+	return strings.TrimRight(name[:min(len(name), qemu.MaxName)], "-_.")
 }
 
 func (e *experiment) hasLevels() bool {
