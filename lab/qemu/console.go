@@ -176,7 +176,7 @@ func (c *Console) WaitFor(ctx context.Context, text string) error {
 			return nil
 		}
 		fail := func(err error) *BootError {
-			return &BootError{Awaited: text, After: time.Since(start), Err: err, Panic: trouble, Tail: c.Tail(tailLines)}
+			return &BootError{Awaited: text, After: time.Since(start), Err: err, Panic: trouble, Trouble: c.Scan(), Tail: c.Tail(tailLines)}
 		}
 		if ended {
 			return fail(c.death())

@@ -12,12 +12,13 @@ import (
 
 // BootError tells that the guest did not get where it was expected: it hung, it panicked, or it ended QEMU. That is the guest's failure, not the lab's.
 type BootError struct {
-	Awaited   string        // the console text that did not come
-	After     time.Duration // how long it was awaited
-	Err       error         // why the wait ended: the context's error, or a *DeadError
-	Panic     *klog.Finding // the guest's panic, if it had one
-	Tail      string        // the console's last lines
-	Diagnosis string        // of a guest that hung: see Process.Diagnose
+	Awaited   string         // the console text that did not come
+	After     time.Duration  // how long it was awaited
+	Err       error          // why the wait ended: the context's error, or a *DeadError
+	Panic     *klog.Finding  // the guest's panic, if it had one
+	Trouble   []klog.Finding // all that the console tells of, the panic included; the first is mostly the cause
+	Tail      string         // the console's last lines
+	Diagnosis string         // of a guest that hung: see Process.Diagnose
 }
 
 func (e *BootError) Error() string {
@@ -25,7 +26,11 @@ func (e *BootError) Error() string {
 	fmt.Fprintf(&b, "guest: %q did not appear on the console within %s", e.Awaited, e.After.Round(time.Millisecond))
 	switch {
 	case e.Panic != nil:
-		fmt.Fprintf(&b, ": %s\nthe guest panicked:\n%s", e.Panic.Title, indent(firstLines(e.Panic.Text, tailLines)))
+		fmt.Fprintf(&b, ": %s", e.Panic.Title)
+		if first := e.Trouble[0]; first.Kind != klog.Panic {
+			fmt.Fprintf(&b, "\nwhat came first:\n%s", indent(firstLines(first.Text, tailLines)))
+		}
+		fmt.Fprintf(&b, "\nthe guest panicked:\n%s", indent(firstLines(e.Panic.Text, tailLines)))
 	case e.Err != nil:
 		fmt.Fprintf(&b, ": %v", e.Err)
 	}

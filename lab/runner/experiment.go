@@ -305,6 +305,12 @@ func (e *experiment) finish(ctx context.Context, err error) {
 		}
 		err = errors.Join(err, e.vm.Close(), e.keepTrace())
 	}
+	var boot *qemu.BootError
+	if errors.As(err, &boot) {
+		for _, f := range boot.Trouble {
+			e.out.KernelLog.Warnings = append(e.out.KernelLog.Warnings, f.Text)
+		}
+	}
 	switch {
 	case err == nil:
 		e.out.Reasons = append(e.c.Expect.Check(e.out), e.left...)
