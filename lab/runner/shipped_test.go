@@ -1,0 +1,207 @@
+package runner
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"irqlab/images"
+	"irqlab/lab"
+	"irqlab/scenarios"
+	"irqlab/scenarios/result"
+)
+
+func run(t *testing.T, cases []scenarios.Case, o Options) result.Report {
+	t.Helper()
+	cache, err := images.OpenCache("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Cache = cache
+	if o.Timeout == 0 {
+		o.Timeout = 8 * time.Minute // the machine may be busy with other tests' guests
+	}
+	rep, err := Run(t.Context(), cases, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(rep.Cases) != len(cases) {
+		t.Fatalf("%d results for %d cases", len(rep.Cases), len(cases))
+	}
+	return rep
+}
+
+func plan(t *testing.T, sc *scenarios.Scenario, err error, o scenarios.Overrides) []scenarios.Case {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases, _, err := sc.Plan(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cases
+}
+
+// Every shipped scenario passes on the kernels it names, and what it reports has the form of the contract.
+func TestShipped(t *testing.T) {
+	t.Parallel()
+	for _, name := range scenarios.Shipped() {
+		t.Run(name, func(t *testing.T) {
+			sc, err := scenarios.Get(name)
+			out := t.TempDir()
+			rep := run(t, plan(t, sc, err, scenarios.Overrides{}), Options{Out: out})
+			for _, c := range rep.Cases {
+				if c.Outcome != result.Pass {
+					t.Errorf("case %s: %s: %s\n%s", c.Name, c.Outcome, strings.Join(c.Reasons, "\n"), strings.Join(c.KernelLog.Warnings, "\n"))
+					continue
+				}
+				testForm(t, c)
+				for _, f := range []string{c.Artifacts.Console, c.Artifacts.Trace} {
+					if st, err := os.Stat(filepath.Join(out, f)); err != nil || st.Size() == 0 {
+						t.Errorf("case %s: artifact %q: %v", c.Name, f, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// testForm checks a passed case against the contract's JSON.
+func testForm(t *testing.T, c result.Case) {
+	b, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v struct {
+		Scenario, Case, Outcome, Kernel, Driver, Strategy, Irqchip, Online, Start *string
+		Reasons                                                                   []string
+		Shape                                                                     struct{ Sockets, Cores, Threads, Nodes, CPUs, Memory_MiB int }
+		Seconds                                                                   map[string]float64
+		Observations                                                              []struct {
+			Label, Online string
+			Vectors       []struct {
+				Index, IRQ                *int
+				Role, Affinity, Effective string
+				Hint                      *string
+				Pending                   *bool
+				Counts                    map[string]uint64
+			}
+			Clustered *bool
+			Idle_CPUs *string
+		}
+		Kernel_Log *struct{ Warnings *[]string }
+		Artifacts  *struct{ Console, Trace string }
+	}
+	if err := json.Unmarshal(b, &v); err != nil {
+		t.Fatalf("%v in %s", err, b)
+	}
+	for name, p := range map[string]*string{
+		"scenario": v.Scenario, "case": v.Case, "outcome": v.Outcome, "kernel": v.Kernel, "driver": v.Driver, "strategy": v.Strategy, "irqchip": v.Irqchip, "online": v.Online, "start": v.Start,
+	} {
+		if p == nil {
+			t.Errorf("case %s: the JSON lacks %s: %s", c.Name, name, b)
+		}
+	}
+	if v.Reasons == nil || v.Kernel_Log == nil || v.Kernel_Log.Warnings == nil || v.Shape.CPUs != c.Shape.CPUs() || v.Shape.Memory_MiB == 0 || v.Seconds["total"] <= 0 || len(v.Observations) == 0 {
+		t.Errorf("case %s: the JSON is not the contract's: %s", c.Name, b)
+	}
+	for _, o := range v.Observations {
+		if o.Clustered == nil || o.Idle_CPUs == nil || o.Online == "" || len(o.Vectors) == 0 {
+			t.Errorf("case %s: observation %s is not the contract's: %s", c.Name, o.Label, b)
+		}
+		for i, x := range o.Vectors {
+			if x.Index == nil || *x.Index != i || x.IRQ == nil || (x.Role == result.RoleHWC) != (i == 0) || x.Affinity == "" || x.Effective == "" || x.Hint == nil || x.Pending == nil || len(x.Counts) == 0 {
+				t.Errorf("case %s: vector %d is not the contract's: %s", c.Name, i, b)
+			}
+		}
+	}
+}
+
+// The published rows come out every time.
+func TestPublishedRowsTenTimes(t *testing.T) {
+	t.Parallel()
+	want := map[string]string{"numa-aware": "0; 0,2,0,3", "linear": "0; 0,1,2,3", "unset": "0; 2,3,2,3"}
+	sc, err := scenarios.Get(scenarios.Default)
+	cases := plan(t, sc, err, scenarios.Overrides{})
+	if len(cases) != len(want) {
+		t.Fatalf("%d cases, want %d", len(cases), len(want))
+	}
+	for round := range 10 {
+		for _, c := range run(t, cases, Options{}).Cases {
+			o := c.Find(scenarios.LabelSettled)
+			if o == nil {
+				t.Errorf("round %d, %s: %s: %s", round, c.Name, c.Outcome, strings.Join(c.Reasons, "\n"))
+				continue
+			}
+			hwc, queues := o.Placement()
+			if got := hwc.String() + "; " + scenarios.Row(queues); c.Outcome != result.Pass || got != want[c.Name] {
+				t.Errorf("round %d, %s: %s with %s, want %s", round, c.Name, c.Outcome, got, want[c.Name])
+			}
+		}
+	}
+}
+
+// What is broken on purpose is told apart: an expectation or a guest that fails is a fail with its evidence, what the lab could not do is an error.
+func TestTruth(t *testing.T) {
+	t.Parallel()
+	const yaml = "name: truth\nstrategy: linear\nexpect: {settled: {queues: [3, 2, 1, 0]}}\n"
+	for _, tc := range []struct {
+		name      string
+		overrides scenarios.Overrides
+		options   Options
+		outcome   result.Outcome
+		reason    string
+	}{
+		{name: "wrong expectation", outcome: result.Fail, reason: "0,1,2,3"},
+		{name: "panic", options: Options{Cmdline: []string{"rdinit=/no/such/init"}}, outcome: result.Fail, reason: "Kernel panic"},
+		{name: "hang", options: Options{Cmdline: []string{"rdinit=/bbin/cat"}, Timeout: 40 * time.Second}, outcome: result.Fail, reason: lab.DefaultKernel[len("debian:"):]},
+		{name: "no modules", overrides: scenarios.Overrides{Kernels: []string{bareKernel(t)}}, outcome: result.Error, reason: "vfio"},
+		{name: "no such QEMU", options: Options{QEMU: "/no/such/qemu"}, outcome: result.Error, reason: "/no/such/qemu"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			sc, err := scenarios.Load("truth.yaml", []byte(yaml))
+			cases := plan(t, sc, err, tc.overrides)
+			cache, err := images.OpenCache("")
+			if err != nil {
+				t.Fatal(err)
+			}
+			tc.options.Cache = cache
+			rep, err := Run(t.Context(), cases, tc.options)
+			if err != nil { // nothing ran
+				if tc.outcome != result.Error || !strings.Contains(err.Error(), tc.reason) {
+					t.Errorf("%v; want %s about %q", err, tc.outcome, tc.reason)
+				}
+				return
+			}
+			c := rep.Cases[0]
+			if reasons := strings.Join(c.Reasons, "\n"); c.Outcome != tc.outcome || !strings.Contains(reasons, tc.reason) {
+				t.Errorf("%s: %s; want %s about %q", c.Outcome, reasons, tc.outcome, tc.reason)
+			}
+		})
+	}
+}
+
+// bareKernel is a kernel image without its modules.
+func bareKernel(t *testing.T) string {
+	cache, err := images.OpenCache("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := cache.Kernel(t.Context(), lab.DefaultKernel, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(k.Image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "vmlinux")
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
