@@ -101,6 +101,9 @@ func (l *lab) probe(t testing.TB, d dialect, eqs int) {
 	if err := l.Open(l.ctx); err != nil {
 		t.Fatal(err)
 	}
+	if err := l.TestEQE(l.ctx, gdma.DeviceHWC, &l.EQ); err != nil {
+		t.Fatal(err)
+	}
 	dev := gdmatest.Request(codeQueryDevConfig, gdma.DeviceMANA, 88, d.devConfigSize, d.devConfig, gdmatest.U32(0x50, 1))
 	config := must[[]byte](t)(l.OK(l.ctx, dev)) // before registration, as 7.2 does
 	if v := le.Uint16(config[8:]); v != d.devConfig || len(config) != d.devConfigSize {
@@ -129,7 +132,9 @@ func (l *lab) probe(t testing.TB, d dialect, eqs int) {
 func (l *lab) newEQ(t testing.TB, vector uint32, scattered bool) *gdmatest.Ring {
 	t.Helper()
 	eq := must[*gdmatest.Ring](t)(l.NewEQ(l.ctx, 8192, vector, scattered))
-	l.request(t, gdma.CodeTestEQE, 44, 32, 1, gdmatest.U32(0x28, uint64(eq.ID)))
+	if err := l.TestEQE(l.ctx, gdma.DeviceMANA, eq); err != nil {
+		t.Fatal(err)
+	}
 	return eq
 }
 
@@ -222,7 +227,9 @@ func (l *lab) down(t testing.TB, d dialect, p *guestPort) {
 func (l *lab) dropEQs(t testing.TB, eqs []*gdmatest.Ring) {
 	t.Helper()
 	for _, eq := range eqs {
-		l.request(t, gdma.CodeTestEQE, 44, 32, 1, gdmatest.U32(0x28, uint64(eq.ID)))
+		if err := l.TestEQE(l.ctx, gdma.DeviceMANA, eq); err != nil {
+			t.Fatal(err)
+		}
 		l.request(t, gdma.CodeDisableQueue, 52, 32, 1, gdmatest.U32(0x28, 4), gdmatest.U32(0x2c, uint64(eq.ID)), gdmatest.U32(0x30, 1))
 		delete(l.EQs, eq.ID)
 	}
@@ -273,6 +280,47 @@ func (l *lab) completed(t testing.TB, q *gdmatest.WQ) uint8 {
 	}
 }
 
+// life is a driver's whole life on a function with eight queues for each vPort.
+func (l *lab) life(t testing.TB, d dialect) {
+	t.Helper()
+	l.Driver = gdmatest.NewDriver(l.M, registersOf{l.f})
+	l.probe(t, d, 8)
+	for _, n := range []int{8, 1, 3} {
+		for i, p := range l.ports {
+			l.up(t, d, p, n, uint32(1+8*i))
+			for k, q := range p.send {
+				l.transmit(q, gdma.AppendWQE(nil, oob(q, p), []gdma.SGE{{Addr: 0x3000, Size: 60}, {Addr: 0x5000, Size: uint32(40 + k)}}, 0, 0))
+				if typ := l.completed(t, q); typ != uint8(cqeTXOK) {
+					t.Fatalf("completion type %d", typ)
+				}
+			}
+		}
+		for i, s := range l.f.Ports() {
+			if !s.TX || !s.RX || s.SendQueues != n || s.ReceiveQueues != n {
+				t.Fatalf("vPort %d with %d queues is %+v", i, n, s)
+			}
+		}
+		for _, r := range l.f.Roles() {
+			for _, q := range r.Queues {
+				want := 1 + q.Queue
+				if d.eqsPerPort {
+					want += 8 * q.VPort
+				}
+				if r.Vector != want || r.HWC {
+					t.Fatalf("queue %+v is on vector %d, want %d", q, r.Vector, want)
+				}
+			}
+		}
+		for _, p := range l.ports {
+			l.down(t, d, p)
+		}
+	}
+	l.remove(t, d)
+	if u := l.f.Usage(); u != (gdma.Usage{}) {
+		t.Fatalf("left in the device: %+v", u)
+	}
+}
+
 // TestLifeCycle takes every dialect through probe, up, down, up, remove, several times, and expects nothing left.
 func TestLifeCycle(t *testing.T) {
 	for _, d := range dialects {
@@ -281,42 +329,7 @@ func TestLifeCycle(t *testing.T) {
 			l := newLab(t, Config{VPorts: 2, Queues: 8}, 17, trace.New(0))
 			for range 3 {
 				mark := l.M.Mark()
-				l.Driver = gdmatest.NewDriver(l.M, registersOf{l.f})
-				l.probe(t, d, 8)
-				for _, n := range []int{8, 1, 3} {
-					for i, p := range l.ports {
-						l.up(t, d, p, n, uint32(1+8*i))
-						for k, q := range p.send {
-							l.transmit(q, gdma.AppendWQE(nil, oob(q, p), []gdma.SGE{{Addr: 0x3000, Size: 60}, {Addr: 0x5000, Size: uint32(40 + k)}}, 0, 0))
-							if typ := l.completed(t, q); typ != uint8(cqeTXOK) {
-								t.Fatalf("completion type %d", typ)
-							}
-						}
-					}
-					for i, s := range l.f.Ports() {
-						if !s.TX || !s.RX || s.SendQueues != n || s.ReceiveQueues != n {
-							t.Fatalf("vPort %d with %d queues is %+v", i, n, s)
-						}
-					}
-					for _, r := range l.f.Roles() {
-						for _, q := range r.Queues {
-							want := 1 + q.Queue
-							if d.eqsPerPort {
-								want += 8 * q.VPort
-							}
-							if r.Vector != want || r.HWC {
-								t.Fatalf("queue %+v is on vector %d, want %d", q, r.Vector, want)
-							}
-						}
-					}
-					for _, p := range l.ports {
-						l.down(t, d, p)
-					}
-				}
-				l.remove(t, d)
-				if u := l.f.Usage(); u != (gdma.Usage{}) {
-					t.Fatalf("left in the device: %+v", u)
-				}
+				l.life(t, d)
 				l.M.FreeTo(mark)
 			}
 			for _, a := range l.f.Audits() {

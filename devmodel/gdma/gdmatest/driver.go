@@ -18,11 +18,12 @@ type Registers interface {
 
 // Ring is a CQ or EQ as its guest consumes it.
 type Ring struct {
-	ID    uint32
-	base  []uint64 // pages
-	n     uint32
-	entry uint32
-	c     uint32
+	ID     uint32
+	Vector uint32   // an EQ's
+	base   []uint64 // pages
+	n      uint32
+	entry  uint32
+	c      uint32
 }
 
 // Index is the consumer index to put in a doorbell.
@@ -181,14 +182,59 @@ func (d *Driver) postReceive() {
 	d.posted = true
 }
 
-// Wait waits for an interrupt and handles the channel's EQ.
+// Wait waits for an interrupt and handles the events of the EQs whose vector was raised, and of no other: an event without its interrupt stays unseen, as in Linux.
 func (d *Driver) Wait(ctx context.Context) error {
 	select {
 	case <-d.M.raised:
-		return d.Poll()
+		return d.interrupt()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+func (d *Driver) interrupt() error {
+	taken := map[uint32]bool{}
+	handle := func(q *Ring) error {
+		if _, known := taken[q.Vector]; !known { // several EQs may share it
+			taken[q.Vector] = d.M.pending[q.Vector].Swap(false)
+		}
+		if !taken[q.Vector] {
+			return nil
+		}
+		return d.pollEQ(q)
+	}
+	if err := handle(&d.EQ); err != nil {
+		return err
+	}
+	for _, q := range d.EQs {
+		if err := handle(q); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestEQE asks for a test event on an EQ of dev and waits for it, as Linux does when it makes and when it drops one.
+func (d *Driver) TestEQE(ctx context.Context, dev gdma.DeviceID, q *Ring) error {
+	before := d.tested(q)
+	if _, err := d.OK(ctx, Request(gdma.CodeTestEQE, dev, 44, 32, 1, U32(0x28, uint64(q.ID)))); err != nil {
+		return err
+	}
+	for d.tested(q) == before {
+		if err := d.Wait(ctx); err != nil {
+			return fmt.Errorf("test event of EQ %d on vector %d: %w", q.ID, q.Vector, err)
+		}
+	}
+	return nil
+}
+
+func (d *Driver) tested(q *Ring) (n int) {
+	for _, e := range d.Events[q.ID] {
+		if e.Type == gdma.EventTest {
+			n++
+		}
+	}
+	return n
 }
 
 // Poll handles the events of every EQ: in batches of at most five, ringing after each as Linux does.
@@ -415,7 +461,7 @@ func (d *Driver) NewEQ(ctx context.Context, size int, vector uint32, scattered b
 		return nil, err
 	}
 	n := uint32(size / gdma.EQESize)
-	q := &Ring{ID: le.Uint32(r[0x20:]), base: pages, n: n, entry: gdma.EQESize, c: n}
+	q := &Ring{ID: le.Uint32(r[0x20:]), Vector: vector, base: pages, n: n, entry: gdma.EQESize, c: n}
 	d.EQs[q.ID] = q
 	return q, nil
 }

@@ -19,6 +19,7 @@ type Memory struct {
 	bytes   []byte
 	holes   []hole
 	vectors []atomic.Uint64
+	pending []atomic.Bool // raised since the driver last took it
 	raised  chan struct{}
 	rec     *trace.Recorder
 	next    uint64
@@ -28,7 +29,10 @@ type hole struct{ from, to uint64 }
 
 // NewMemory makes size bytes of memory and a table of vectors.
 func NewMemory(size, vectors int, rec *trace.Recorder) *Memory {
-	return &Memory{bytes: make([]byte, size), vectors: make([]atomic.Uint64, vectors), raised: make(chan struct{}, 1), rec: rec, next: 0x1000}
+	return &Memory{
+		bytes: make([]byte, size), vectors: make([]atomic.Uint64, vectors), pending: make([]atomic.Bool, vectors), raised: make(chan struct{}, 1),
+		rec: rec, next: 0x1000,
+	}
 }
 
 func (m *Memory) at(iova uint64, n int) ([]byte, error) {
@@ -75,6 +79,7 @@ func (m *Memory) StoreRelease32(iova uint64, v uint32) error {
 // Raise counts an interrupt.
 func (m *Memory) Raise(vector int) {
 	m.vectors[vector].Add(1)
+	m.pending[vector].Store(true)
 	select {
 	case m.raised <- struct{}{}:
 	default:
