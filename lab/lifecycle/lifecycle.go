@@ -98,7 +98,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // Run takes the driver of a function that was just attached through cfg.Cycles cycles. The module is not loaded before, nor afterwards if all went well.
 // The error is an *Error for what the driver or the device did wrong, and any other for the lab's own trouble. The report is never nil.
 func Run(ctx context.Context, vm *lab.VM, f *lab.Function, cfg Config) (*Report, error) {
-	l := &life{vm: vm, a: vm.Agent, f: f, report: &Report{Took: map[Step][]time.Duration{}}}
+	l := &life{vm: vm, a: vm.Agent, f: f, report: &Report{Took: map[Step][]time.Duration{}}, complaints: len(vm.Console().Scan())}
 	for cycle := 1; cycle <= max(cfg.Cycles, 1); cycle++ {
 		for _, step := range Steps {
 			start := time.Now()
@@ -132,8 +132,10 @@ type life struct {
 	read    uint64        // kernel log
 	address string
 	links   []string
-	idle    gdma.Usage // of a driver whose links are down
-	fired   []uint64   // by vector, before its interrupt was requested
+	// complaints of the kernel before the driver was loaded
+	complaints int
+	idle       gdma.Usage // of a driver whose links are down
+	fired      []uint64   // by vector, before its interrupt was requested
 }
 
 func (l *life) do(ctx context.Context, step Step) error {
@@ -508,8 +510,8 @@ var trouble = []string{"gdma-anomaly", "doorbell-ignored", "eq-full", "dma-error
 
 // check looks for complaints: the kernel's on the console, the driver's in the log, the device's on its timeline.
 func (l *life) check(ctx context.Context, step Step) error {
-	if f := l.vm.Console().Scan(); len(f) > 0 {
-		return fmt.Errorf("the kernel complained: %s", f[0].Text)
+	if f := l.vm.Console().Scan(); len(f) > l.complaints {
+		return fmt.Errorf("the kernel complained: %s", f[l.complaints].Text)
 	}
 	log, err := l.a.Log(ctx, l.read)
 	if err != nil {
