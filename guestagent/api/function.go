@@ -3,9 +3,12 @@ package api
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
+	"time"
 
 	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/cpulist"
@@ -16,6 +19,8 @@ import (
 
 // maxLevel is the room one CPU's vector space has for devices: 256 less the exceptions' and the system's.
 const maxLevel = 200
+
+const probePoll = 2 * time.Millisecond
 
 // openFunction takes a function from whatever driver has it and opens it through VFIO.
 func (a *Agent) openFunction(ctx context.Context, p agentapi.OpenFunctionParams) (agentapi.FunctionInfo, error) {
@@ -68,13 +73,28 @@ func (a *Agent) openFunction(ctx context.Context, p agentapi.OpenFunctionParams)
 		_ = pci.Unbind(a.cfg.Root, address)
 		return none, bindErr
 	}
-	f, err := a.cfg.Open(address, group)
+	f, err := a.open(ctx, address, group)
 	if err != nil {
 		_ = pci.Unbind(a.cfg.Root, address)
 		return none, err
 	}
 	a.functions[address] = f
 	return agentapi.FunctionInfo{Address: address, Node: node, Vectors: f.Vectors(), Driver: pci.Driver(a.cfg.Root, address)}, nil
+}
+
+// open waits for the group's device file: the kernel shows a driver as bound before its probe, which makes the file, is done.
+func (a *Agent) open(ctx context.Context, address, group string) (Function, error) {
+	for {
+		f, err := a.cfg.Open(address, group)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return f, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(probePoll):
+		}
+	}
 }
 
 func (a *Agent) isOpen(address string) bool {

@@ -49,7 +49,10 @@ func (m Match) String() string {
 }
 
 // Find returns the lowest address that matches, or an error that is fs.ErrNotExist.
-func Find(r kfile.Root, m Match) (string, error) {
+func Find(r kfile.Root, m Match) (string, error) { return find(r, m, map[string]bool{}) }
+
+// find leaves out the addresses known to be no match, and adds to them: reading every function's ids again and again slows down the very plugging it waits for.
+func find(r kfile.Root, m Match, known map[string]bool) (string, error) {
 	if m.Address != "" {
 		if !ValidAddress(m.Address) {
 			return "", fault.New(agentapi.CodeInvalid, "%q is not a PCI address such as 0000:81:00.0", m.Address)
@@ -64,10 +67,17 @@ func Find(r kfile.Root, m Match) (string, error) {
 		return "", err
 	}
 	for _, e := range entries { // ReadDir sorts
+		if known[e.Name()] {
+			continue
+		}
 		vendor, err1 := r.Int(dir(e.Name()), "vendor")
 		device, err2 := r.Int(dir(e.Name()), "device")
-		if err1 != nil || err2 != nil || vendor != int(m.Vendor) || device != int(m.Device) {
-			continue // a function that is just vanishing is no match
+		if err1 != nil || err2 != nil {
+			continue // it is just vanishing
+		}
+		if vendor != int(m.Vendor) || device != int(m.Device) {
+			known[e.Name()] = true
+			continue
 		}
 		if m.Skip == nil || !m.Skip(e.Name()) {
 			return e.Name(), nil
@@ -79,8 +89,9 @@ func Find(r kfile.Root, m Match) (string, error) {
 // WaitFor is Find, repeated until a hot-plugged function has appeared or ctx ends.
 func WaitFor(ctx context.Context, r kfile.Root, m Match) (string, error) {
 	start := time.Now()
+	known := map[string]bool{}
 	for {
-		address, err := Find(r, m)
+		address, err := find(r, m, known)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return address, err
 		}
