@@ -100,6 +100,9 @@ func (p *planner) apply(o Overrides) error {
 		override(p, "driver", []string{o.Driver}, func(c *Case) string { return c.Driver }, func(c *Case, v string) {
 			c.Driver = v
 			if v == DriverMana {
+				if c.Name == c.Strategy {
+					c.Name = v
+				}
 				c.Strategy = ""
 				c.trim("driver", func(p Pressure) bool { return p.Kind != PressureVectors })
 			} else if len(o.Strategies) == 0 {

@@ -88,7 +88,7 @@ func TestPlan(t *testing.T) {
 			"linear: linear vfio 1x2x2 5 node -1 msi " + profile + " off [] debian:7.3", "expectations on masks, placement dropped because --device-node overrides"},
 		{"irqchip", "low-vcpu", Overrides{Irqchip: IrqchipRemapped, Strategies: []string{"linear"}},
 			"linear: linear vfio 1x2x2 5 node 0 remapped " + profile + " off [] debian:7.3", "expectations on placement dropped because --irqchip overrides"},
-		{"the kernel's driver", "low-vcpu", Overrides{Driver: DriverMana}, "numa-aware:  mana 1x2x2 5 node 0 msi [] off [] debian:7.3",
+		{"the kernel's driver", "low-vcpu", Overrides{Driver: DriverMana}, "mana:  mana 1x2x2 5 node 0 msi [] off [] debian:7.3",
 			"pressure \"vectors:before=hwc,cpu0-3=8\" dropped because --driver overrides\n" +
 				"pressure \"vectors:before=queues,cpu0=12,cpu1=16,cpu2=8,cpu3=10\" dropped because --driver overrides\n" +
 				"expectations on masks, placement dropped because --driver overrides"},
