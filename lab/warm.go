@@ -10,29 +10,34 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/crypto/ssh"
 
 	"irqlab/guestagent/agentapi"
-	"irqlab/images"
+	"irqlab/guestagent/strategy"
 	"irqlab/lab/machine"
 	"irqlab/lab/qemu"
 )
 
 const (
-	snapshotFormat = 1 // raise when snapshots made before are of no use any more
+	snapshotFormat = 2 // raise when snapshots made before are of no use any more
+
+	channelAddress = "0000:00:02.0" // where QEMU puts the virtio-serial device; being wrong costs a little time
 
 	restTime = 5 * time.Second // how long a guest that has booted may take to come to rest
 	// forkTime is how long a restored guest may take to answer, and more for each CPU: it goes on where it stopped, so that this is far more than it needs.
 	forkTime       = 30 * time.Second
 	forkTimePerCPU = time.Second
 
-	maxRemoved  = 3         // how often another run, or a person, may remove the snapshot just when it was to be opened
-	refusedFile = "refused" // in place of a snapshot: why QEMU cannot save the machine
+	maxRemoved  = 3              // how often another run, or a person, may remove the snapshot just when it was to be opened
+	hostKeyFile = "host_key.pub" // of the guest, an authorized_keys line
+	refusedFile = "refused"      // in place of a snapshot: why QEMU cannot save the machine
 )
 
 // forkError tells that a snapshot did not make a guest that answers.
@@ -113,10 +118,17 @@ func (b boot) snapshot(ctx context.Context, dir string) error {
 		if err := p.Console().WaitFor(ctx, agentapi.ReadyMessage); err != nil {
 			return err
 		}
+		hostKey, err := b.rehearse(ctx, p)
+		if err != nil {
+			return fmt.Errorf("snapshot: rehearsal: %w", err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, hostKeyFile), []byte(hostKey), 0o600); err != nil {
+			return err
+		}
 		if _, err := p.Quiesce(ctx, restTime); err != nil {
 			return err
 		}
-		err := p.Save(ctx, dir)
+		err = p.Save(ctx, dir)
 		var refused *qemu.UnsavableError
 		if errors.As(err, &refused) {
 			return errors.Join(emptyDir(dir), os.WriteFile(filepath.Join(dir, refusedFile), []byte(refused.Reason), 0o600))
@@ -124,6 +136,68 @@ func (b boot) snapshot(ctx context.Context, dir string) error {
 		return err
 	}()
 	return errors.Join(err, p.Close())
+}
+
+// rehearse has the guest do once what every fork will ask of it, so that the snapshot holds the agent's code paged in, its tables computed and its caches filled:
+// without that, most of a fork's time would go into the first handshake (docs/performance.md). Nothing is changed that an experiment could see. It uses the port for
+// people and leaves it as it was. The guest has the returned host key from then on.
+func (b boot) rehearse(ctx context.Context, p *qemu.Process) (hostKey string, err error) {
+	client, err := Access{Socket: p.SSHSocket(), access: access{ClientKey: b.initramfs.ClientKey, HostKey: b.initramfs.HostKey}}.Dial(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer client.Close()
+	a, err := newAgent(ctx, client)
+	if err != nil {
+		return "", err
+	}
+	info, err := a.Info(ctx)
+	if err != nil {
+		return "", err
+	}
+	if hostKey, err = a.refresh(ctx); err != nil {
+		return "", err
+	}
+	if _, err := a.Log(ctx, 0); err != nil {
+		return "", err
+	}
+	if _, err := a.Links(ctx); err != nil {
+		return "", err
+	}
+	if _, err := a.SetCPU(ctx, info.CPUs.Online[0], true); err != nil { // as it is
+		return "", err
+	}
+	if _, err := a.Apply(ctx, agentapi.ApplyParams{Strategy: strategy.NUMAAware, Node: 0, Total: 1}); err != nil { // to no vector
+		return "", err
+	}
+	// Its own channel's interrupts are there to be read; who is no function with interrupts is not an error worth a snapshot.
+	serial, err := a.FunctionIRQs(ctx, channelAddress)
+	if err != nil {
+		return hostKey, refusal(err)
+	}
+	above := map[int]uint64{}
+	for _, v := range serial {
+		if v.Name != "" {
+			above[v.IRQ] = 0
+		}
+	}
+	if len(above) == 0 {
+		return hostKey, nil
+	}
+	if _, err := a.Observe(ctx, slices.Collect(maps.Keys(above))); err != nil {
+		return "", err
+	}
+	_, err = a.Await(ctx, above, time.Millisecond)
+	return hostKey, refusal(err)
+}
+
+// refusal passes on an error of the channel, and not one that the guest reports.
+func refusal(err error) error {
+	var guest *agentapi.Error
+	if errors.As(err, &guest) {
+		return nil
+	}
+	return err
 }
 
 func emptyDir(dir string) error {
@@ -145,6 +219,10 @@ func (b boot) fork(ctx context.Context, dir string) (*VM, error) {
 		return nil, &forkError{err}
 	}
 	defer s.Close()
+	hostKey, err := os.ReadFile(filepath.Join(dir, hostKeyFile))
+	if err != nil {
+		return nil, err
+	}
 	cfg := b.process()
 	cfg.Snapshot = s
 	p, err := qemu.Start(ctx, cfg)
@@ -156,6 +234,7 @@ func (b boot) fork(ctx context.Context, dir string) (*VM, error) {
 		return nil, err
 	}
 	vm := b.vm(p, StartWarm)
+	b.initramfs.HostKey = string(hostKey) // b is ours: a copy
 	limit := forkTime + time.Duration(b.machine.Shape.CPUs())*forkTimePerCPU
 	timed, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the restored guest did not answer within %s", limit))
 	defer cancel()
@@ -164,7 +243,10 @@ func (b boot) fork(ctx context.Context, dir string) (*VM, error) {
 		err = vm.connect(timed, b.initramfs)
 	}
 	if err == nil {
-		err = vm.refresh(timed, b.initramfs)
+		b.initramfs.HostKey, err = vm.Agent.refresh(timed)
+	}
+	if err == nil {
+		err = vm.publish(access{ClientKey: b.initramfs.ClientKey, HostKey: b.initramfs.HostKey})
 	}
 	if err != nil {
 		return nil, errors.Join(&forkError{err}, vm.Close())
@@ -172,23 +254,23 @@ func (b boot) fork(ctx context.Context, dir string) (*VM, error) {
 	return vm, nil
 }
 
-// refresh gives a restored guest what its siblings do not have.
-func (vm *VM) refresh(ctx context.Context, initramfs images.Initramfs) error {
+// refresh gives a restored guest what its siblings do not have: the time of day, random numbers and a host key for later connections, which is returned.
+func (a *Agent) refresh(ctx context.Context) (hostKey string, _ error) {
 	p := agentapi.RefreshParams{Entropy: make([]byte, agentapi.EntropySize), HostKeySeed: make([]byte, ed25519.SeedSize)}
 	for _, b := range [][]byte{p.Entropy, p.HostKeySeed} {
 		if _, err := rand.Read(b); err != nil {
-			return err
+			return "", err
 		}
 	}
 	public, err := ssh.NewPublicKey(ed25519.NewKeyFromSeed(p.HostKeySeed).Public())
 	if err != nil {
-		return err
+		return "", err
 	}
 	p.UnixNS = time.Now().UnixNano()
-	if _, err := call[agentapi.Empty](ctx, vm.Agent, agentapi.MethodRefresh, p); err != nil {
-		return err
+	if _, err := call[agentapi.Empty](ctx, a, agentapi.MethodRefresh, p); err != nil {
+		return "", err
 	}
-	return vm.publish(access{ClientKey: initramfs.ClientKey, HostKey: strings.TrimSpace(string(ssh.MarshalAuthorizedKey(public)))})
+	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(public))), nil
 }
 
 // snapshotKey names the snapshot by all that went into it: the contents of kernel and initramfs, the machine and its command line, QEMU, and what emulates or executes.

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/cpulist"
 	"irqlab/guestagent/fault"
@@ -82,11 +84,12 @@ func (a *Agent) openFunction(ctx context.Context, p agentapi.OpenFunctionParams)
 	return agentapi.FunctionInfo{Address: address, Node: node, Vectors: f.Vectors(), Driver: pci.Driver(a.cfg.Root, address)}, nil
 }
 
-// open waits for the group's device file: the kernel shows a driver as bound before its probe, which makes the file, is done.
+// open waits for the driver's probe to be done, of which neither its being shown as bound nor drivers_probe tells: until then the group's device file is not there, and
+// then the function is not in the group (__vfio_register_dev in drivers/vfio/vfio_main.c).
 func (a *Agent) open(ctx context.Context, address, group string) (Function, error) {
 	for {
 		f, err := a.cfg.Open(address, group)
-		if !errors.Is(err, fs.ErrNotExist) {
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
 			return f, err
 		}
 		select {
