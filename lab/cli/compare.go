@@ -37,16 +37,12 @@ Exit status: 0 every case ran under both kernels, whatever differs and whatever 
 			if len(sf.kernels) != 2 || sf.kernels[0] == sf.kernels[1] {
 				return usageError(errors.New("two kernels are compared; name each with --kernel SPEC"))
 			}
-			overrides, err := sf.overrides(cmd.Flags())
-			if err != nil {
-				return usageError(err)
-			}
 			if len(args) == 0 {
 				args = []string{compareDefault}
 			}
-			cases, err := plan(args, overrides, s)
+			cases, err := sf.plan(cmd.Flags(), args, s)
 			if err != nil {
-				return usageError(err)
+				return err
 			}
 			cases = pairUp(cases, sf.kernels[0], sf.kernels[1])
 			rep, err := rf.run(cmd.Context(), cases, s)

@@ -202,13 +202,9 @@ Exit status: 0 every case passed or expected nothing; 1 a case failed: the kerne
 			if err := rf.validate(); err != nil {
 				return usageError(err)
 			}
-			overrides, err := sf.overrides(cmd.Flags())
+			cases, err := sf.plan(cmd.Flags(), args, s)
 			if err != nil {
-				return usageError(err)
-			}
-			cases, err := plan(args, overrides, s)
-			if err != nil {
-				return usageError(err)
+				return err
 			}
 			rep, err := rf.run(cmd.Context(), cases, s)
 			if err != nil && !errors.Is(err, context.Canceled) {
@@ -240,8 +236,12 @@ func exitWith(status int) error {
 	return &exitError{status: status}
 }
 
-// plan loads the scenarios and lists their cases.
-func plan(names []string, o scenarios.Overrides, s Streams) ([]scenarios.Case, error) {
+// plan loads the scenarios and lists their cases under the flags' overrides. Its errors are of usage.
+func (f *scenarioFlags) plan(fs *pflag.FlagSet, names []string, s Streams) ([]scenarios.Case, error) {
+	o, err := f.overrides(fs)
+	if err != nil {
+		return nil, usageError(err)
+	}
 	if len(names) == 0 {
 		names = []string{scenarios.Default}
 	}
@@ -249,11 +249,11 @@ func plan(names []string, o scenarios.Overrides, s Streams) ([]scenarios.Case, e
 	for _, name := range names {
 		sc, err := load(name)
 		if err != nil {
-			return nil, err
+			return nil, usageError(err)
 		}
 		more, notes, err := sc.Plan(o)
 		if err != nil {
-			return nil, err
+			return nil, usageError(err)
 		}
 		for _, n := range notes {
 			fmt.Fprintf(s.Err, "irqlab: %s: %s\n", sc.Name, n)

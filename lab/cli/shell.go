@@ -26,13 +26,9 @@ Other terminals may reach it meanwhile: irqlab ssh NAME.`,
 			if err := mf.validate(); err != nil {
 				return usageError(err)
 			}
-			overrides, err := sf.overrides(cmd.Flags())
+			cases, err := sf.plan(cmd.Flags(), args, s)
 			if err != nil {
-				return usageError(err)
-			}
-			cases, err := plan(args, overrides, s)
-			if err != nil {
-				return usageError(err)
+				return err
 			}
 			cache, err := openCache(s)
 			if err != nil {
