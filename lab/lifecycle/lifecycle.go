@@ -517,14 +517,18 @@ func (l *life) check(ctx context.Context, step Step) error {
 	if err != nil {
 		return err
 	}
+	tearingDown := false
 	for _, r := range log.Records {
 		l.read = r.Seq
-		if r.Level > warning || !strings.Contains(r.Text, module) {
-			continue
-		}
-		if step == ResetService && strings.Contains(r.Text, "hwc_rx: invalid msg_id") { // the answer to a request nobody waited for
+		switch {
+		case step == ResetService && strings.Contains(r.Text, resetStarts):
+			tearingDown = true
+		case strings.Contains(r.Text, probed):
+			tearingDown = false
+		case r.Level > warning || !strings.Contains(r.Text, module):
+		case tearingDown:
 			l.report.Abandoned = append(l.report.Abandoned, "the driver said: "+r.Text)
-		} else {
+		default:
 			return fmt.Errorf("the driver complained: %s", r.Text)
 		}
 	}
@@ -545,6 +549,12 @@ func (l *life) check(ctx context.Context, step Step) error {
 	}
 	return nil
 }
+
+// What the driver logs when it begins a reset, and when a probe or resume has got through to the device. In between it does not wait for answers, and complains of it.
+const (
+	resetStarts = "MANA reset cycle start"
+	probed      = "Microsoft Azure Network Adapter protocol version"
+)
 
 const warning = 4 // the kernel's log level; less is worse
 
