@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -65,6 +66,11 @@ func (c *Cache) Initramfs(ctx context.Context, k Kernel, p Progress) (Initramfs,
 		return fail(err)
 	}
 	result := Initramfs{ClientKey: keys.clientPath, HostKey: keys.hostLine, release: k.Release, modulesDir: k.ModulesDir}
+	parts, _ := c.initramfsParts(ctx, k, keys) // what hinders it will be told by what follows
+	if path, m, ok := c.recallInitramfs(k, parts); ok {
+		result.Path, result.Modules, result.Builtin = path, m.Modules, m.Builtin
+		return result, nil
+	}
 	var modules []module
 	if k.ModulesDir != "" {
 		tree, err := openModules(ctx, k.ModulesDir)
@@ -96,7 +102,7 @@ func (c *Cache) Initramfs(ctx context.Context, k Kernel, p Progress) (Initramfs,
 	}
 	fmt.Fprintf(h, "host %x\nauthorized %x\n", sha256.Sum256(keys.hostPEM), sha256.Sum256(keys.clientLine))
 
-	dir, err := c.entry(ctx, "initramfs", k.Release+"-"+hex.EncodeToString(h.Sum(nil))[:32], func(ctx context.Context, dir string) error {
+	dir, err := c.entry(ctx, initramfsKind, k.Release+"-"+hex.EncodeToString(h.Sum(nil))[:32], func(ctx context.Context, dir string) error {
 		bb, err := os.ReadFile(busybox)
 		if err != nil {
 			return err
@@ -115,10 +121,16 @@ func (c *Cache) Initramfs(ctx context.Context, k Kernel, p Progress) (Initramfs,
 		return fail(err)
 	}
 	result.Path = filepath.Join(dir, initramfsName)
+	if after, err := c.initramfsParts(ctx, k, keys); err == nil && maps.Equal(parts, after) { // else something changed under our hands
+		c.rememberInitramfs(k, parts, result)
+	}
 	return result, nil
 }
 
-const initramfsName = "initramfs.cpio"
+const (
+	initramfsKind = "initramfs"
+	initramfsName = "initramfs.cpio"
+)
 
 // initramfsRecords lists the archive's contents, parents before children, in the order of their names.
 func initramfsRecords(release string, busybox []byte, modules []module, keys *keys) ([]cpio.Record, error) {
