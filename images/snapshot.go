@@ -77,15 +77,15 @@ func SnapshotLimit() (int64, error) {
 	if text == "" {
 		return DefaultSnapshotLimit, nil
 	}
-	n, err := parseSize(text)
+	n, err := ParseSize(text)
 	if err != nil {
 		return 0, fmt.Errorf("IRQLAB_CACHE_LIMIT: %w", err)
 	}
 	return n, nil
 }
 
-// parseSize reads "4G", "512 MiB", "1073741824".
-func parseSize(text string) (int64, error) {
+// ParseSize reads a number of bytes: "4G", "512 MiB", "1073741824".
+func ParseSize(text string) (int64, error) {
 	bad := fmt.Errorf("%q is not a size, such as 4G or 512M", text)
 	digits := strings.TrimLeft(text, "0123456789")
 	n, err := strconv.ParseInt(text[:len(text)-len(digits)], 10, 64)

@@ -121,7 +121,7 @@ func TestParseSize(t *testing.T) {
 		"0": 0, "4G": 4 << 30, "512 MiB": 512 << 20, "10k": 10 << 10, "1T": 1 << 40, "7B": 7, "3kb": 3 << 10,
 		"": -1, "G": -1, "-1": -1, "4X": -1, "4GG": -1, "99999999T": -1, "1e3": -1,
 	} {
-		got, err := parseSize(text)
+		got, err := ParseSize(text)
 		if err != nil {
 			got = -1
 		}

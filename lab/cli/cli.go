@@ -106,7 +106,7 @@ Nothing is installed and no root is needed. QEMU and kernels are fetched on firs
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError(suggestFlag(cmd, err)) })
 	root.AddCommand(
-		newRun(s), newList(s), newDoctor(s), newFetch(s), newShell(s), newSSH(s), newProxy(s), newDevice(s), newTrace(s), newCompare(s),
+		newRun(s), newList(s), newDoctor(s), newFetch(s), newCache(s), newShell(s), newSSH(s), newProxy(s), newDevice(s), newTrace(s), newCompare(s),
 	)
 	for _, cmd := range root.Commands() {
 		if args := cmd.Args; args != nil {
