@@ -86,6 +86,22 @@ func (vm *VM) Attach(ctx context.Context, cfg FunctionConfig) (*Function, error)
 	return f, nil
 }
 
+func (vm *VM) attachAll(ctx context.Context, cfgs []FunctionConfig) error {
+	for _, c := range cfgs {
+		if _, err := vm.Attach(ctx, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Function returns the function in a slot, nil if there is none.
+func (vm *VM) Function(slot string) *Function {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	return vm.functions[slot]
+}
+
 func (f *Function) close() error {
 	err := f.device.Close() // ends Serve
 	return errors.Join(err, <-f.served, f.MANA.Close(), f.defect())

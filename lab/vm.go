@@ -50,6 +50,7 @@ type Config struct {
 	Accel       string              // AccelAuto, AccelKVM or AccelTCG; "": auto
 	Start       string              // StartAuto, StartCold or StartWarm; "": cold
 	Slots       []machine.Slot      // where functions can be attached; nil: one, FunctionSlot, on node 0
+	Functions   []FunctionConfig    // attached at the earliest moment: before a restored guest runs, or once a booted one answers. See VM.Function
 	Neighbours  []machine.Neighbour // other devices, present from boot
 	Cmdline     []string            // kernel command line words to add
 	QEMU        string              // QEMU binary; "": the host's if it will do, else a fetched one
@@ -161,7 +162,11 @@ func (b boot) cold(ctx context.Context) (*VM, error) {
 		return nil, err
 	}
 	vm := b.vm(process, StartCold)
-	if err := vm.connect(ctx, b.initramfs); err != nil {
+	err = vm.connect(ctx, b.initramfs)
+	if err == nil {
+		err = vm.attachAll(ctx, b.cfg.Functions)
+	}
+	if err != nil {
 		return nil, errors.Join(err, vm.Close())
 	}
 	return vm, nil

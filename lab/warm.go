@@ -238,6 +238,10 @@ func (b boot) fork(ctx context.Context, dir string) (*VM, error) {
 	limit := forkTime + time.Duration(b.machine.Shape.CPUs())*forkTimePerCPU
 	timed, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the restored guest did not answer within %s", limit))
 	defer cancel()
+	// The guest does not run yet: it finds the functions plugged in, and deals with that while the lab logs in.
+	if err := vm.attachAll(timed, b.cfg.Functions); err != nil {
+		return nil, errors.Join(err, vm.Close())
+	}
 	err = p.Resume(timed)
 	if err == nil {
 		err = vm.connect(timed, b.initramfs)

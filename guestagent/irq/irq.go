@@ -27,7 +27,7 @@ func dir(n int) string { return "proc/irq/" + strconv.Itoa(n) }
 
 // Read parses /proc/interrupts.
 func Read(r kfile.Root) (Table, error) {
-	b, err := os.ReadFile(r.Path(interrupts))
+	b, err := r.Bytes(interrupts)
 	if err != nil {
 		return Table{}, err
 	}

@@ -92,7 +92,21 @@ func (e *experiment) run(ctx context.Context) error {
 	return e.spread(ctx)
 }
 
-// attach gives the guest its function once the case's CPUs are offline.
+// functions are what the case plugs into the guest. Nothing allocates a vector of theirs before the experiment says so.
+func (e *experiment) functions() []lab.FunctionConfig {
+	cfg := lab.FunctionConfig{Slot: lab.FunctionSlot, Vectors: e.c.Vectors}
+	if e.c.Driver == scenarios.DriverMana {
+		cfg.MANA.Queues = e.queues()
+	}
+	list := []lab.FunctionConfig{cfg}
+	if e.hasLevels() {
+		list = append(list, lab.FunctionConfig{Slot: pressureSlot, DeviceID: lab.PressureID, Vectors: e.mostPressure()})
+	}
+	return list
+}
+
+// attach takes the case's CPUs offline, and gives the guest its functions if it has not had them from the start: in a moment when the kernel adds one, it may refuse to
+// let a CPU go.
 func (e *experiment) attach(ctx context.Context) error {
 	info, err := e.vm.Agent.Info(ctx)
 	if err != nil {
@@ -106,16 +120,20 @@ func (e *experiment) attach(ctx context.Context) error {
 			return err
 		}
 	}
-	e.stage("attaching the function")
-	cfg := lab.FunctionConfig{Vectors: e.c.Vectors}
-	if e.c.Driver == scenarios.DriverMana {
-		cfg.MANA.Queues = e.queues()
+	if len(e.c.Offline) == 0 {
+		return nil
 	}
-	e.fn, err = e.vm.Attach(ctx, cfg)
-	return err
+	e.stage("attaching the function")
+	for _, cfg := range e.functions() {
+		if _, err := e.vm.Attach(ctx, cfg); err != nil {
+			return err
+		}
+	}
+	e.fn = e.vm.Function(lab.FunctionSlot)
+	return nil
 }
 
-// Boot starts the VM of a case, takes its CPUs offline and attaches its function, and leaves the rest to the caller.
+// Boot starts the VM of a case, attaches its functions and takes its CPUs offline, and leaves the rest to the caller.
 func Boot(ctx context.Context, c *scenarios.Case, o Options) (*lab.VM, error) {
 	e := &experiment{opts: o, c: c}
 	err := e.boot(ctx)
@@ -129,7 +147,7 @@ func Boot(ctx context.Context, c *scenarios.Case, o Options) (*lab.VM, error) {
 }
 
 func (e *experiment) boot(ctx context.Context) error {
-	e.stage("booting")
+	e.stage("starting")
 	cfg := lab.Config{
 		Progress: e.opts.Progress,
 		Name:     vmName(e.c),
@@ -143,6 +161,9 @@ func (e *experiment) boot(ctx context.Context) error {
 		Cmdline:  e.opts.Cmdline,
 		Keep:     e.opts.Keep,
 		Slots:    []machine.Slot{{ID: lab.FunctionSlot, Node: e.c.DeviceNode}},
+	}
+	if len(e.c.Offline) == 0 {
+		cfg.Functions = e.functions()
 	}
 	if e.hasLevels() {
 		cfg.Slots = append(cfg.Slots, machine.Slot{ID: pressureSlot, Node: machine.NoNode})
@@ -161,6 +182,7 @@ func (e *experiment) boot(ctx context.Context) error {
 	e.vm, err = lab.Start(ctx, cfg)
 	e.booted = time.Now()
 	if err == nil {
+		e.fn = e.vm.Function(lab.FunctionSlot)
 		e.out.Start, e.out.Notes = e.vm.Start, append(e.out.Notes, e.vm.Notes...)
 	}
 	return err
@@ -228,13 +250,10 @@ func (e *experiment) spread(ctx context.Context) error {
 	return nil
 }
 
-// openPressure attaches the function whose vectors are the agent's to place, if the case needs it, and returns what brings the levels of a moment about.
+// openPressure opens the function whose vectors are the agent's to place, if the case needs it, and returns what brings the levels of a moment about.
 func (e *experiment) openPressure(ctx context.Context) (press func(before string) error, err error) {
 	if !e.hasLevels() {
 		return func(string) error { return nil }, nil
-	}
-	if _, err := e.vm.Attach(ctx, lab.FunctionConfig{Slot: pressureSlot, DeviceID: lab.PressureID, Vectors: e.mostPressure()}); err != nil {
-		return nil, err
 	}
 	open := agentapi.OpenFunctionParams{Vendor: lab.VendorID, Device: lab.PressureID, WaitMS: int(hotPlug.Milliseconds())}
 	fn, err := e.vm.Agent.OpenFunction(ctx, open)
