@@ -64,10 +64,10 @@ func (m Machine) platform(a *args) {
 		a.opt("-accel", "tcg", "thread="+thread)
 		// qemu64 is the x86-64 baseline, all that a kernel and Go binaries need, and the cheapest to emulate. x2APIC saves an exit per interrupt;
 		// RDRAND seeds the guest's random numbers at boot, so that the agent's first key exchange does not wait and no device is needed for it.
-		cpu := []string{"qemu64", "+x2apic", "+rdrand"}
+		// Of an Intel CPU every kernel asks which threads and caches are shared; of an AMD one this old, 6.1 takes every thread for a core.
+		cpu := []string{"qemu64", "vendor=GenuineIntel", "+x2apic", "+rdrand"}
 		if m.nodesCutSockets() {
-			// The kernel takes an old AMD socket for one cache, and warns when that cache spans nodes; of an Intel one it asks what is shared.
-			cpu = append(cpu, "vendor=GenuineIntel", "l3-cache=off")
+			cpu = append(cpu, "l3-cache=off") // the kernel warns of a cache that spans nodes
 		}
 		a.opt("-cpu", cpu...)
 	}

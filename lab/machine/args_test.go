@@ -32,7 +32,7 @@ func TestArgsWhole(t *testing.T) {
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
 		"-machine", "q35,sata=off,smbus=off,usb=off,i8042=off,vmport=off",
 		"-accel", "tcg,thread=multi",
-		"-cpu", "qemu64,+x2apic,+rdrand",
+		"-cpu", "qemu64,vendor=GenuineIntel,+x2apic,+rdrand",
 		"-smp", "cpus=4,maxcpus=4,sockets=1,cores=2,threads=2",
 		"-m", "512M",
 		"-object", "memory-backend-memfd,id=ram0,size=512M,share=on",
@@ -80,7 +80,7 @@ func TestArgsOfOddMachines(t *testing.T) {
 			name:   "a node per socket",
 			change: func(m *Machine) { m.Shape = sh(2, 2, 2, 2, 1024) },
 			has: []string{
-				"-cpu qemu64,+x2apic,+rdrand",
+				"-cpu qemu64,vendor=GenuineIntel,+x2apic,+rdrand",
 				"-object memory-backend-memfd,id=ram1,size=512M,share=on",
 				"-numa node,nodeid=0,cpus=0-3,memdev=ram0", "-numa node,nodeid=1,cpus=4-7,memdev=ram1",
 				"-numa dist,src=0,dst=0,val=10", "-numa dist,src=0,dst=1,val=20", "-numa dist,src=1,dst=0,val=20", "-numa dist,src=1,dst=1,val=10",
@@ -90,7 +90,7 @@ func TestArgsOfOddMachines(t *testing.T) {
 			name:   "uneven nodes hold whole cores and the memory's remainder",
 			change: func(m *Machine) { m.Shape = sh(1, 3, 2, 2, 515) },
 			has: []string{
-				"-cpu qemu64,+x2apic,+rdrand,vendor=GenuineIntel,l3-cache=off",
+				"-cpu qemu64,vendor=GenuineIntel,+x2apic,+rdrand,l3-cache=off",
 				"-numa node,nodeid=0,cpus=0-1,memdev=ram0", "-numa node,nodeid=1,cpus=2-5,memdev=ram1",
 				"-object memory-backend-memfd,id=ram0,size=258M,share=on", "-object memory-backend-memfd,id=ram1,size=257M,share=on",
 			},
@@ -98,7 +98,7 @@ func TestArgsOfOddMachines(t *testing.T) {
 		{
 			name:   "more nodes than sockets",
 			change: func(m *Machine) { m.Shape = sh(1, 4, 1, 4, 512) },
-			has:    []string{"-cpu qemu64,+x2apic,+rdrand,vendor=GenuineIntel,l3-cache=off", "-numa node,nodeid=3,cpus=3,memdev=ram3", "-numa dist,src=3,dst=0,val=20"},
+			has:    []string{"-cpu qemu64,vendor=GenuineIntel,+x2apic,+rdrand,l3-cache=off", "-numa node,nodeid=3,cpus=3,memdev=ram3", "-numa dist,src=3,dst=0,val=20"},
 		},
 		{
 			name:   "own distances",
