@@ -52,6 +52,7 @@ type Config struct {
 	Slots       []machine.Slot      // where functions can be attached; nil: one, FunctionSlot, on node 0
 	Functions   []FunctionConfig    // attached at the earliest moment: before a restored guest runs, or once a booted one answers. See VM.Function
 	Neighbours  []machine.Neighbour // other devices, present from boot
+	Initramfs   *images.Initramfs   // one made before, as for a machine without a Go toolchain; nil: found in the cache or made
 	Cmdline     []string            // kernel command line words to add
 	QEMU        string              // QEMU binary; "": the host's if it will do, else a fetched one
 	Cache       *images.Cache       // nil: the default one
@@ -110,11 +111,14 @@ func Start(ctx context.Context, cfg Config) (*VM, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kernel %s: %w", cfg.Kernel, err)
 	}
-	initramfs, err := cfg.Cache.Initramfs(ctx, kernel, cfg.Progress)
-	if err != nil {
-		return nil, fmt.Errorf("initramfs for %s: %w", kernel.Release, err)
+	if cfg.Initramfs == nil {
+		i, err := cfg.Cache.Initramfs(ctx, kernel, cfg.Progress)
+		if err != nil {
+			return nil, fmt.Errorf("initramfs for %s: %w", kernel.Release, err)
+		}
+		cfg.Initramfs = &i
 	}
-	b := boot{cfg: cfg, bin: bin, kernel: kernel, initramfs: initramfs}
+	b := boot{cfg: cfg, bin: bin, kernel: kernel, initramfs: *cfg.Initramfs}
 	b.machine = machine.Machine{
 		Shape:      cfg.Shape,
 		Irqchip:    cfg.Irqchip,
@@ -122,7 +126,7 @@ func Start(ctx context.Context, cfg Config) (*VM, error) {
 		Slots:      cfg.Slots,
 		Neighbours: cfg.Neighbours,
 		Kernel:     kernel.Image,
-		Initramfs:  initramfs.Path,
+		Initramfs:  cfg.Initramfs.Path,
 		Cmdline:    cfg.Cmdline,
 	}
 	start := b.cold
