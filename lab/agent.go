@@ -44,6 +44,7 @@ func sshConfig(clientKey, hostKey string) (*ssh.ClientConfig, error) {
 	}
 	// The library prefers a key exchange that holds against quantum computers. The channel is a private socket, and the emulated guest pays for every instruction.
 	c.KeyExchanges = []string{ssh.KeyExchangeCurve25519}
+	c.Ciphers = []string{ssh.CipherChaCha20Poly1305} // the emulated CPU has no AES instructions
 	return c, nil
 }
 
@@ -203,6 +204,14 @@ func (a *Agent) Await(ctx context.Context, above map[int]uint64, timeout time.Du
 // Log returns kernel log records with a sequence number above after; 0 returns all.
 func (a *Agent) Log(ctx context.Context, after uint64) (agentapi.LogResult, error) {
 	return call[agentapi.LogResult](ctx, a, agentapi.MethodLog, agentapi.LogParams{After: after})
+}
+
+// noticeLevel is the first kernel log level that is no warning (KERN_NOTICE).
+const noticeLevel = 5
+
+// Warnings returns the kernel log records that are warnings or worse, which every line of a report of trouble is; a tenth of the log.
+func (a *Agent) Warnings(ctx context.Context) (agentapi.LogResult, error) {
+	return call[agentapi.LogResult](ctx, a, agentapi.MethodLog, agentapi.LogParams{Below: noticeLevel})
 }
 
 // Links lists the guest's network interfaces.

@@ -158,7 +158,7 @@ func (b boot) rehearse(ctx context.Context, p *qemu.Process) (hostKey string, er
 	if hostKey, err = a.refresh(ctx); err != nil {
 		return "", err
 	}
-	if _, err := a.Log(ctx, 0); err != nil {
+	if _, err := a.Warnings(ctx); err != nil {
 		return "", err
 	}
 	if _, err := a.Links(ctx); err != nil {

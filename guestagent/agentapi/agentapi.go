@@ -310,9 +310,10 @@ type AwaitParams struct {
 	TimeoutMS int            `json:"timeout_ms"`
 }
 
-// LogParams asks for kernel log records with a sequence number above After (0: all).
+// LogParams asks for kernel log records with a sequence number above After (0: all), and of those only the ones more severe than level Below (0: all).
 type LogParams struct {
 	After uint64 `json:"after"`
+	Below int    `json:"below,omitempty"`
 }
 
 // LogRecord is one /dev/kmsg record.

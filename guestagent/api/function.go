@@ -63,6 +63,10 @@ func (a *Agent) openFunction(ctx context.Context, p agentapi.OpenFunctionParams)
 	if err != nil {
 		return none, err
 	}
+	// vfio-pci would reset it when it is opened and when it is closed, which makes no difference to where its interrupts go.
+	if err := pci.SetReset(a.cfg.Root, address, false); err != nil {
+		return none, err
+	}
 	// A function just plugged in gets its group after it appears; once bound it has one. Without an IOMMU vfio-pci refuses it, and
 	// the missing group is what there is to say.
 	bindErr := pci.Bind(ctx, a.cfg.Root, address, "vfio-pci")
@@ -204,7 +208,7 @@ func (a *Agent) closeFunction(_ context.Context, p agentapi.CloseFunctionParams)
 	if err := f.Close(); err != nil {
 		return agentapi.Empty{}, err
 	}
-	return agentapi.Empty{}, pci.Unbind(a.cfg.Root, p.Address)
+	return agentapi.Empty{}, errors.Join(pci.SetReset(a.cfg.Root, p.Address, true), pci.Unbind(a.cfg.Root, p.Address))
 }
 
 // withUnopened calls f for a function that exists and that the agent does not drive itself, while nothing else allocates interrupts.

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -139,7 +140,11 @@ func (a *Agent) apply(_ context.Context, p agentapi.ApplyParams) (agentapi.Apply
 }
 
 func (a *Agent) readLog(_ context.Context, p agentapi.LogParams) (agentapi.LogResult, error) {
-	return kmsg.Read(a.cfg.Root.Path("dev/kmsg"), p.After)
+	log, err := kmsg.Read(a.cfg.Root.Path("dev/kmsg"), p.After)
+	if p.Below > 0 {
+		log.Records = slices.DeleteFunc(log.Records, func(r agentapi.LogRecord) bool { return r.Level >= p.Below })
+	}
+	return log, err
 }
 
 func (a *Agent) links(context.Context, agentapi.Empty) (agentapi.LinksResult, error) {

@@ -174,6 +174,16 @@ func Bind(ctx context.Context, r kfile.Root, address, driver string) error {
 	}
 }
 
+// SetReset lets the kernel reset the function, as it does by default, or not: it waits a tenth of a second each time (pcie_flr in drivers/pci/pci.c). A kernel before 5.15
+// has no such file, and resets.
+func SetReset(r kfile.Root, address string, allowed bool) error {
+	err := r.Write(map[bool]string{true: "default", false: "\n"}[allowed], dir(address), "reset_method")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("function %s: reset methods: %w", address, err)
+	}
+	return nil
+}
+
 // Unbind takes the function from its driver and lets any driver have it again later.
 func Unbind(r kfile.Root, address string) error {
 	var errs []error

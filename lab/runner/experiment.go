@@ -352,11 +352,11 @@ func (e *experiment) finish(ctx context.Context, err error) {
 	}
 }
 
-// kernelLog reads the guest's whole log, which unlike the console is complete at the moment it is asked for.
+// kernelLog reads the warnings in the guest's whole log, which unlike the console is complete at the moment it is asked for.
 func (e *experiment) kernelLog(ctx context.Context) ([]klog.Finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, diagnosis)
 	defer cancel()
-	log, err := e.vm.Agent.Log(ctx, 0)
+	log, err := e.vm.Agent.Warnings(ctx)
 	if err != nil {
 		return nil, err
 	}
