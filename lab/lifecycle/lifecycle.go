@@ -34,7 +34,7 @@ const (
 	UpAgain      Step = "up again"      //
 	ResetService Step = "reset service" // EQE 135: done by drivers that say they can (6.17+), ignored by the others
 	Unbind       Step = "unbind"        //
-	FLR          Step = "flr"           // through sysfs, while no driver is bound
+	FLR          Step = "flr"           // through sysfs, while no driver is bound: no version of the driver has a reset handler, so a bound one would lose its channel untold
 	Bind         Step = "bind"          // and all links up with their default number of channels
 	Unload       Step = "unload"        // the module
 )
