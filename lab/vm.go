@@ -92,33 +92,50 @@ const accessFile = "access.json"
 //
 // A guest that panics or hangs on the way is a *qemu.BootError; anything else is the lab's own failure. ctx bounds the start, not the VM's life: end that with Close.
 func Start(ctx context.Context, cfg Config) (*VM, error) {
-	cfg, err := cfg.withDefaults()
+	b, reason, err := prepare(ctx, cfg)
 	if err != nil {
 		return nil, err
+	}
+	start := b.cold
+	if b.cfg.Start != StartCold {
+		start = b.warm
+	}
+	vm, err := start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	vm.AccelReason = reason
+	return vm, nil
+}
+
+// prepare resolves what a start takes, and says why the accelerator was chosen.
+func prepare(ctx context.Context, cfg Config) (b boot, reason string, err error) {
+	if cfg, err = cfg.withDefaults(); err != nil {
+		return b, "", err
 	}
 	accel, reason, err := ChooseAccel(cfg.Accel)
 	if err != nil {
-		return nil, err
+		return b, "", err
 	}
 	if !slices.Contains([]string{StartAuto, StartCold, StartWarm}, cfg.Start) {
-		return nil, fmt.Errorf("start %q: there are auto, cold and warm", cfg.Start)
+		return b, "", fmt.Errorf("start %q: there are auto, cold and warm", cfg.Start)
 	}
 	bin, err := cfg.Cache.QEMU(ctx, cfg.QEMU, cfg.Progress)
 	if err != nil {
-		return nil, fmt.Errorf("QEMU: %w", err)
+		return b, "", fmt.Errorf("QEMU: %w", err)
 	}
 	kernel, err := cfg.Cache.Kernel(ctx, cfg.Kernel, cfg.Progress)
 	if err != nil {
-		return nil, fmt.Errorf("kernel %s: %w", cfg.Kernel, err)
+		return b, "", fmt.Errorf("kernel %s: %w", cfg.Kernel, err)
 	}
 	if cfg.Initramfs == nil {
 		i, err := cfg.Cache.Initramfs(ctx, kernel, cfg.Progress)
 		if err != nil {
-			return nil, fmt.Errorf("initramfs for %s: %w", kernel.Release, err)
+			return b, "", fmt.Errorf("initramfs for %s: %w", kernel.Release, err)
 		}
 		cfg.Initramfs = &i
 	}
-	b := boot{cfg: cfg, bin: bin, kernel: kernel, initramfs: *cfg.Initramfs}
+	b = boot{cfg: cfg, bin: bin, kernel: kernel, initramfs: *cfg.Initramfs}
 	b.machine = machine.Machine{
 		Shape:      cfg.Shape,
 		Irqchip:    cfg.Irqchip,
@@ -129,16 +146,7 @@ func Start(ctx context.Context, cfg Config) (*VM, error) {
 		Initramfs:  cfg.Initramfs.Path,
 		Cmdline:    cfg.Cmdline,
 	}
-	start := b.cold
-	if cfg.Start != StartCold {
-		start = b.warm
-	}
-	vm, err := start(ctx)
-	if err != nil {
-		return nil, err
-	}
-	vm.AccelReason = reason
-	return vm, nil
+	return b, reason, nil
 }
 
 // boot is a start under way, all that it takes at hand.
