@@ -1,12 +1,15 @@
 package scenarios
 
 import (
+	"bytes"
 	"encoding"
 	"errors"
 	"fmt"
 	"reflect"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -18,7 +21,7 @@ import (
 
 // Bounds of a scenario file. The YAML parser's cost grows with the square of the nesting.
 const (
-	maxFile    = 64 << 10 // bytes
+	MaxFile    = 64 << 10 // bytes
 	maxNesting = 100      // brackets open at once, or list dashes on one line; a scenario needs five
 )
 
@@ -33,7 +36,7 @@ type Error struct {
 func (e *Error) Error() string {
 	s := fmt.Sprintf("%s:%d:%d: ", e.File, e.Line, e.Column)
 	if e.Key != "" {
-		s += e.Key + ": "
+		s += strings.Trim(strconv.Quote(e.Key), `"`) + ": " // as it is, unless it would steer a terminal
 	}
 	return s + e.Problem
 }
@@ -92,8 +95,13 @@ func (d *decoder) failAt(pos *token.Position, path, problem string) {
 
 // parse returns the document's root, nil when it has failed.
 func (d *decoder) parse(data []byte) (root ast.Node) {
-	if len(data) > maxFile {
-		d.failAt(nil, "", fmt.Sprintf("the file has %d bytes; allowed: %d", len(data), maxFile))
+	if len(data) > MaxFile {
+		d.failAt(nil, "", fmt.Sprintf("the file is longer than the %d bytes allowed", MaxFile))
+		return nil
+	}
+	data = bytes.TrimPrefix(data, []byte("\ufeff")) // a byte order mark says nothing in UTF-8
+	if pos, problem := notText(data); pos != nil {
+		d.failAt(pos, "", problem)
 		return nil
 	}
 	if line := nestedTooDeeply(data); line > 0 {
@@ -119,7 +127,7 @@ func (d *decoder) parse(data []byte) (root ast.Node) {
 	}
 	var docs []*ast.DocumentNode
 	for _, doc := range f.Docs {
-		if doc.Body != nil && doc.Body.Type() != ast.CommentType {
+		if doc.Body != nil && doc.Body.Type() != ast.CommentType && doc.Body.Type() != ast.DirectiveType {
 			docs = append(docs, doc)
 		}
 	}
@@ -132,6 +140,27 @@ func (d *decoder) parse(data []byte) (root ast.Node) {
 	}
 	d.failAt(docs[1].Body.GetToken().Position, "", "a second document; a file holds one scenario")
 	return nil
+}
+
+// notText returns where the file has what no YAML file may have: bytes that are not UTF-8, and control characters, which would also reach the user's terminal with
+// an error message.
+func notText(data []byte) (*token.Position, string) {
+	pos := &token.Position{Line: 1, Column: 1}
+	for len(data) > 0 {
+		r, n := utf8.DecodeRune(data)
+		switch {
+		case r == utf8.RuneError && n == 1:
+			return pos, fmt.Sprintf("byte 0x%02x is not UTF-8, which a scenario is written in", data[0])
+		case r == '\n':
+			pos.Line, pos.Column = pos.Line+1, 0
+		case r == '\t' || r == '\r' || r == 0x85:
+		case unicode.IsControl(r):
+			return pos, fmt.Sprintf("the control character %U, which no YAML file may have", r)
+		}
+		data = data[n:]
+		pos.Column++
+	}
+	return nil, ""
 }
 
 // nestedTooDeeply returns the line where nesting exceeds what any scenario needs, 0 when it does not. It counts brackets and dashes wherever they
@@ -418,7 +447,11 @@ func kind(n ast.Node) string {
 	case *ast.TagNode:
 		return "a tag, which scenarios do not use"
 	}
-	return "a " + strings.ToLower(n.Type().String())
+	name := strings.ToLower(n.Type().String())
+	if strings.ContainsRune("aeiou", rune(name[0])) {
+		return "an " + name
+	}
+	return "a " + name
 }
 
 func join(path, key string) string {

@@ -82,7 +82,13 @@ func TestLoadErrors(t *testing.T) {
 		{"nested brackets", "name: x\nvectors: " + strings.Repeat("[", 101), []string{"f.yaml:2:1: nested more than 100 deep"}},
 		{"nested braces", "name: x\ncases: " + strings.Repeat("{a: ", 101), []string{"f.yaml:2:1: nested more than 100 deep"}},
 		{"nested dashes", strings.Repeat("- ", 101), []string{"f.yaml:1:1: nested more than 100 deep"}},
-		{"too large", "#" + strings.Repeat("x", maxFile), []string{"f.yaml:1:1: the file has 65537 bytes; allowed: 65536"}},
+		{"too large", "#" + strings.Repeat("x", MaxFile), []string{"f.yaml:1:1: the file is longer than the 65536 bytes allowed"}},
+		{"not UTF-8", "name: x\ntitle: caf\xe9\n", []string{"f.yaml:2:11: byte 0xe9 is not UTF-8, which a scenario is written in"}},
+		{"UTF-16", "\xff\xfen\x00a\x00", []string{"f.yaml:1:1: byte 0xff is not UTF-8, which a scenario is written in"}},
+		{"binary", "name: x\x00\x7f", []string{"f.yaml:1:8: the control character U+0000, which no YAML file may have"}},
+		{"escape in a key", "name: x\n\"\\e[31m\": 1\n", []string{
+			`f.yaml:2:1: \x1b[31m: unknown key; allowed: name, title, question, text, source, kernel, shape, strategy, driver, vectors, device-node, irqchip, pressure, offline, expect, cases`}},
+		{"number as a file", "42\n", []string{"f.yaml:1:1: want keys with values, got an integer"}},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
 			_, err := Load("f.yaml", []byte(tc.yaml))
@@ -97,6 +103,43 @@ func TestLoadErrors(t *testing.T) {
 				t.Errorf("no position: %+v", one)
 			}
 		})
+	}
+}
+
+func TestLoadDialects(t *testing.T) {
+	for what, yaml := range map[string]string{
+		"byte order mark": "\ufeffname: x\nstrategy: linear\n",
+		"CRLF":            "name: x\r\nstrategy: linear\r\n",
+		"directive":       "%YAML 1.2\n---\nname: x\nstrategy: linear\n",
+		"end marker":      "---\nname: x\nstrategy: linear\n...\n",
+		"no last newline": "name: x\nstrategy: linear",
+	} {
+		s, err := Load("f.yaml", []byte(yaml))
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		} else if s.Name != "x" || len(s.cases) != 1 || s.cases[0].Strategy != "linear" {
+			t.Errorf("%s: %+v", what, s)
+		}
+	}
+}
+
+// TestSlug makes sure that a case's name is one path element whatever it is made of.
+func TestSlug(t *testing.T) {
+	long := strings.Repeat("1,3,", 200)
+	for name, want := range map[string]string{
+		"linear":           "linear",
+		"numa-aware/busy":  "numa-aware_busy",
+		"unset/..":         "unset_",
+		"..":               "case",
+		"x/debian:7.3+deb": "x_debian_7.3+deb",
+	} {
+		if got := (&Case{Name: name}).Slug(); got != want {
+			t.Errorf("%q: %q, want %q", name, got, want)
+		}
+	}
+	a, b := (&Case{Name: "a/" + long}).Slug(), (&Case{Name: "a/" + long + "2"}).Slug()
+	if len(a) > 255 || a == b {
+		t.Errorf("%q and %q: want two different file names", a, b)
 	}
 }
 

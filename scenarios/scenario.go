@@ -2,6 +2,7 @@ package scenarios
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"fmt"
 	"reflect"
 	"regexp"
@@ -60,9 +61,16 @@ func (c *Case) Queues() int { return c.Vectors - 1 }
 
 var notPathSafe = regexp.MustCompile(`[^a-zA-Z0-9._=+-]+`)
 
+// maxSlug is well below what a file system allows for a name.
+const maxSlug = 120
+
 // Slug is the case's name as one path element.
 func (c *Case) Slug() string {
 	s := strings.Trim(notPathSafe.ReplaceAllString(c.Name, "_"), ".")
+	if len(s) > maxSlug { // many alternatives, or one with a long list of CPUs; the hash keeps apart what the cut would join
+		sum := sha256.Sum256([]byte(c.Name))
+		s = fmt.Sprintf("%s-%x", s[:maxSlug-17], sum[:8])
+	}
 	return cmp.Or(s, "case")
 }
 
