@@ -33,6 +33,20 @@ type Streams struct {
 	Out, Err io.Writer
 }
 
+// checkedWriter remembers the first error of what it wraps, for commands that print line by line: a result that went nowhere is no success.
+type checkedWriter struct {
+	io.Writer
+	err error
+}
+
+func (w *checkedWriter) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	if w.err == nil {
+		w.err = err
+	}
+	return n, err
+}
+
 // exitError carries an exit status with the error to print; a nil err prints nothing.
 type exitError struct {
 	status int
@@ -63,10 +77,10 @@ func Main() int {
 func Run(ctx context.Context, args []string, s Streams) int {
 	root := newRoot(s)
 	root.SetArgs(args)
-	root.SetIn(s.In)
-	root.SetOut(s.Out)
-	root.SetErr(s.Err)
 	err := root.ExecuteContext(ctx)
+	if text, ok := root.OutOrStdout().(*checkedWriter); ok && err == nil && text.err != nil {
+		err = &exitError{ExitError, fmt.Errorf("standard output: %w", text.err)}
+	}
 	var exit *exitError
 	switch {
 	case err == nil:
@@ -103,12 +117,22 @@ Nothing is installed and no root is needed. QEMU and kernels are fetched on firs
 		Args:                       cobra.NoArgs,
 		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	text := s
+	text.Out = &checkedWriter{Writer: s.Out}
+	root.SetIn(s.In)
+	root.SetOut(text.Out)
+	root.SetErr(s.Err)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError(suggestFlag(cmd, err)) })
 	root.AddCommand(
-		newRun(s), newList(s), newDoctor(s), newFetch(s), newCache(s), newShell(s), newSSH(s), newProxy(s), newDevice(s), newTrace(s), newCompare(s),
+		newRun(s), newList(text), newDoctor(text), newFetch(text), newCache(text), newShell(s), newSSH(s), newProxy(text), newDevice(text), newTrace(s), newCompare(s),
 	)
+	root.InitDefaultHelpCmd()
 	for _, cmd := range root.Commands() {
+		if cmd.Name() == "help" {
+			cmd.RunE, cmd.Run = help, nil
+			continue
+		}
 		if args := cmd.Args; args != nil {
 			cmd.Args = func(cmd *cobra.Command, a []string) error {
 				if err := args(cmd, a); err != nil {
@@ -125,6 +149,16 @@ Nothing is installed and no root is needed. QEMU and kernels are fetched on firs
 		return usageError(unknown("command", args[0], names(cmd.Commands())))
 	}
 	return root
+}
+
+// help is cobra's own, but for a topic that there is not being bad usage.
+func help(cmd *cobra.Command, args []string) error {
+	topic, rest, err := cmd.Root().Find(args)
+	if err != nil || topic == nil || topic == cmd.Root() && len(rest) > 0 {
+		return usageError(unknown("command", strings.Join(args, " "), names(cmd.Root().Commands())))
+	}
+	topic.InitDefaultHelpFlag()
+	return topic.Help()
 }
 
 func names(cmds []*cobra.Command) []string {

@@ -2,9 +2,11 @@ package cli
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"irqlab/scenarios"
@@ -58,6 +60,9 @@ func TestBadUsage(t *testing.T) {
 		{"run --kernel /no/such/kernel", "/no/such/kernel"},
 		{"run " + bad, bad + ":2:1: strategies"},
 		{"run /no/such/file.yaml", "/no/such/file.yaml"},
+		{"run " + dir + "/", "a directory"},
+		{"run /dev/zero", "longer than"},
+		{"help lsit", `did you mean "list"`},
 		{"run --out " + full, "results.json"},
 		{"list strategie", `did you mean "strategies"`},
 		{"trace", "accepts 1 arg"},
@@ -112,10 +117,50 @@ func TestList(t *testing.T) {
 }
 
 func TestUnreachableVM(t *testing.T) {
-	for _, cmd := range []string{"ssh", "proxy"} {
-		status, _, msg := irqlab(t, cmd, "no-such-vm")
+	for _, cmd := range []string{"ssh no-such-vm", "ssh no-such-vm ls -l --all", "proxy no-such-vm", "proxy --show no-such-vm"} {
+		status, _, msg := irqlab(t, strings.Fields(cmd)...)
 		if status != ExitError || !strings.Contains(msg, "no-such-vm") {
-			t.Errorf("irqlab %s no-such-vm: status %d, %q; want %d and the name", cmd, status, msg, ExitError)
+			t.Errorf("irqlab %s: status %d, %q; want %d and the name", cmd, status, msg, ExitError)
+		}
+	}
+}
+
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// TestFullOutput makes sure that a result that could not be written is no success.
+func TestFullOutput(t *testing.T) {
+	t.Setenv("IRQLAB_CACHE", t.TempDir())
+	for _, args := range []string{"list", "list shapes", "cache list", "run --help", "help run"} {
+		var errs bytes.Buffer
+		status := Run(t.Context(), strings.Fields(args), Streams{In: strings.NewReader(""), Out: fullDisk{}, Err: &errs})
+		if status != ExitError || !strings.Contains(errs.String(), "standard output: no space left") {
+			t.Errorf("irqlab %s: status %d, %q; want %d and what is wrong", args, status, errs.String(), ExitError)
+		}
+	}
+}
+
+// TestJSONOfNothing makes sure that who asked for JSON gets it, too, when no case could run.
+func TestJSONOfNothing(t *testing.T) {
+	t.Setenv("IRQLAB_CACHE", t.TempDir())
+	status, out, msg := irqlab(t, "run", "--format", "json", "--qemu", "/no/such/qemu")
+	var rep struct {
+		Schema int
+		Cases  []struct {
+			Case, Outcome string
+			Reasons       []string
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &rep); err != nil {
+		t.Fatalf("status %d, stdout %q: %v", status, out, err)
+	}
+	if status != ExitError || !strings.Contains(msg, "/no/such/qemu") || rep.Schema != 1 || len(rep.Cases) != 3 {
+		t.Errorf("status %d, stderr %q, %+v", status, msg, rep)
+	}
+	for _, c := range rep.Cases {
+		if c.Outcome != "error" || len(c.Reasons) != 1 || !strings.Contains(c.Reasons[0], "/no/such/qemu") {
+			t.Errorf("%+v", c)
 		}
 	}
 }

@@ -26,9 +26,9 @@ It exits 0 if a run can work, else 1.`,
 			p.close()
 			failed := 0
 			for _, c := range checks {
-				fmt.Fprintf(s.Out, "%-4s  %-10s  %s\n", c.Status, c.Name, c.Detail)
+				fmt.Fprintf(s.Out, "%-4s  %-13s  %s\n", c.Status, c.Name, c.Detail)
 				if c.Remedy != "" && c.Status != images.OK {
-					fmt.Fprintf(s.Out, "%18s-> %s\n", "", c.Remedy)
+					fmt.Fprintf(s.Out, "%21s-> %s\n", "", c.Remedy)
 				}
 				if c.Status == images.Fail {
 					failed++

@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
 	"irqlab/lab"
@@ -28,16 +26,16 @@ and several may run at once: each piece is made once and appears whole or not at
 			ctx := cmd.Context()
 			q, err := cache.QEMU(ctx, qemu, p.report)
 			if err != nil {
-				return fmt.Errorf("QEMU: %w", err)
+				return err
 			}
 			p.result(s.Out, "QEMU %s (%s)", q.Version, q.Source)
 			for _, spec := range kernels {
 				k, err := cache.Kernel(ctx, spec, p.report)
 				if err != nil {
-					return fmt.Errorf("kernel %s: %w", spec, err)
+					return err // names the kernel
 				}
 				if _, err := cache.Initramfs(ctx, k, p.report); err != nil {
-					return fmt.Errorf("initramfs for %s: %w", k.Release, err)
+					return err // names the kernel
 				}
 				p.result(s.Out, "kernel %s: %s", spec, k.Release)
 			}

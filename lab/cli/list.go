@@ -40,16 +40,15 @@ A kernel is cached, fetchable, or incomplete: then the reason says what the mirr
 				}
 				return f(cmd)
 			}
+			var failed error // of one topic, which does not keep the others back
 			for i, t := range topics {
 				if i > 0 {
 					fmt.Fprintln(s.Out)
 				}
 				fmt.Fprintln(s.Out, t+":")
-				if err := show[t](cmd); err != nil {
-					return err
-				}
+				failed = errors.Join(failed, show[t](cmd))
 			}
-			return nil
+			return failed
 		},
 	}
 	cmd.Flags().BoolVar(&refresh, "refresh", false, "kernels: ask the package mirror anew")
@@ -65,6 +64,7 @@ func plainTable(w io.Writer, header table.Row) table.Writer {
 	style.Box.PaddingLeft = ""
 	style.Box.PaddingRight = "   "
 	t.SetStyle(style)
+	t.SuppressTrailingSpaces()
 	t.AppendHeader(header)
 	return t
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -207,7 +208,11 @@ Exit status: 0 every case passed or expected nothing; 1 a case failed: the kerne
 				return err
 			}
 			rep, err := rf.run(cmd.Context(), cases, s)
-			if err != nil && !errors.Is(err, context.Canceled) {
+			var exit *exitError
+			if errors.As(err, &exit) && exit.status == ExitError && len(rep.Cases) == 0 && rf.format == "json" {
+				rep = runner.Failed(cases, err) // who asked for JSON gets it whatever happened
+			}
+			if err != nil && !errors.Is(err, context.Canceled) && len(rep.Cases) == 0 {
 				return err
 			}
 			render := report.Table
@@ -215,7 +220,7 @@ Exit status: 0 every case passed or expected nothing; 1 a case failed: the kerne
 				render = report.JSON
 			}
 			if rerr := render(s.Out, rep); rerr != nil {
-				return &exitError{ExitError, fmt.Errorf("standard output: %w", rerr)}
+				return &exitError{ExitError, errors.Join(fmt.Errorf("standard output: %w", rerr), err)}
 			}
 			if err != nil {
 				return err
@@ -268,7 +273,15 @@ func load(name string) (*scenarios.Scenario, error) {
 	if !strings.ContainsRune(name, os.PathSeparator) && filepath.Ext(name) != ".yaml" && filepath.Ext(name) != ".yml" {
 		return scenarios.Get(name)
 	}
-	data, err := os.ReadFile(name)
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err == nil && st.IsDir() {
+		return nil, fmt.Errorf("scenario %s: a directory, not a YAML file", name)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, scenarios.MaxFile+1)) // one too many for Load to tell: the file may have no end
 	if err != nil {
 		return nil, err
 	}

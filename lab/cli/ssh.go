@@ -20,12 +20,12 @@ import (
 const handshake = 30 * time.Second
 
 func newSSH(s Streams) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "ssh NAME [COMMAND…]",
 		Short: "Run a command, or a shell, in a running VM",
 		Long: `ssh reaches a VM that another irqlab process is running (` + "`irqlab shell`" + `, or a test that uses the Go API), by the name that process shows.
 Without a COMMAND it gives a terminal. The exit status is the command's own; 125 when the guest cannot be reached.`,
-		Example: "  irqlab ssh low-vcpu cat /proc/interrupts",
+		Example: "  irqlab ssh low-vcpu-numa-aware cat -n /proc/interrupts",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, err := dial(cmd.Context(), args[0])
@@ -36,15 +36,18 @@ Without a COMMAND it gives a terminal. The exit status is the command's own; 125
 			return session(cmd.Context(), client, s, strings.Join(args[1:], " "))
 		},
 	}
+	cmd.Flags().SetInterspersed(false) // what follows the name is the command's, dashes and all
+	return cmd
 }
 
 func newProxy(s Streams) *cobra.Command {
-	return &cobra.Command{
+	var show bool
+	cmd := &cobra.Command{
 		Use:   "proxy NAME",
 		Short: "Connect standard input and output to a running VM's SSH server",
 		Long: `proxy is made to be OpenSSH's ProxyCommand:
 
-  ssh -o ProxyCommand='irqlab proxy %h' -o IdentityFile=KEY root@low-vcpu
+  ssh -o ProxyCommand='irqlab proxy %h' -o IdentityFile=KEY root@low-vcpu-numa-aware
 
 ` + "`irqlab proxy --show NAME`" + ` prints the key and the host key to use.`,
 		Args: cobra.ExactArgs(1),
@@ -53,7 +56,7 @@ func newProxy(s Streams) *cobra.Command {
 			if err != nil {
 				return &exitError{ExitError, err}
 			}
-			if show, _ := cmd.Flags().GetBool("show"); show {
+			if show {
 				fmt.Fprintf(s.Out, "IdentityFile %s\n# known_hosts: %s %s\n", access.ClientKey, args[0], strings.TrimSpace(access.HostKey))
 				return nil
 			}
@@ -64,6 +67,8 @@ func newProxy(s Streams) *cobra.Command {
 			return relay(cmd.Context(), conn, s)
 		},
 	}
+	cmd.Flags().BoolVar(&show, "show", false, "print the key and the host key to use, and connect to nothing")
+	return cmd
 }
 
 // relay copies both ways until the guest's side ends; the end of standard input is passed on by closing that direction.

@@ -153,5 +153,16 @@ func prepare(ctx context.Context, cases []scenarios.Case, o Options) (unusable m
 	return unusable, nil
 }
 
+// Failed is the report of a run that err kept from running any of its cases.
+func Failed(cases []scenarios.Case, err error) result.Report {
+	report := result.Report{Schema: result.Schema, Host: result.Host{CPUs: runtime.NumCPU()}}
+	for i := range cases {
+		r := newResult(&cases[i])
+		r.Outcome, r.Reasons = result.Error, []string{err.Error()}
+		report.Cases = append(report.Cases, r)
+	}
+	return report
+}
+
 // dir is where a case's files go, relative to Options.Out.
 func dir(c *scenarios.Case) string { return filepath.Join(c.Scenario, c.Slug()) }
