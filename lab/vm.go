@@ -286,7 +286,11 @@ func (vm *VM) Explain(ctx context.Context, err error) error {
 	if e := vm.process.Err(); e != nil {
 		return fmt.Errorf("%w: %w", err, e)
 	}
-	return fmt.Errorf("%w\n%s", err, vm.process.Diagnose(ctx))
+	text, mute := vm.process.Diagnose(ctx)
+	if mute != nil {
+		err = fmt.Errorf("%w: %w", err, mute)
+	}
+	return fmt.Errorf("%w\n%s", err, text)
 }
 
 // Close ends the guest and its functions, and removes the run directory. It may be called again.

@@ -26,7 +26,7 @@ type Console struct {
 	path    string
 	fileMax int64
 	// diagnose and death ask the process, which knows more than its console does.
-	diagnose func(context.Context) string
+	diagnose func(context.Context) (string, error)
 	death    func() error
 
 	mu      sync.Mutex
@@ -191,7 +191,10 @@ func (c *Console) WaitFor(ctx context.Context, text string) error {
 		case <-ctx.Done():
 			e := fail(context.Cause(ctx))
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				e.Diagnosis = c.diagnose(context.WithoutCancel(ctx))
+				var mute error
+				if e.Diagnosis, mute = c.diagnose(context.WithoutCancel(ctx)); mute != nil {
+					e.Err = fmt.Errorf("%w: %w", e.Err, mute)
+				}
 			}
 			return e
 		}

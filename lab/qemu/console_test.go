@@ -25,7 +25,7 @@ func testConsole(t *testing.T, path string, death error) (*Console, *os.File) {
 	}
 	c := newConsole(path)
 	c.death = func() error { return death }
-	c.diagnose = func(context.Context) string { return "diagnosis" }
+	c.diagnose = func(context.Context) (string, error) { return "diagnosis", nil }
 	return c, file
 }
 

@@ -2,6 +2,7 @@ package qemu
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -17,7 +18,9 @@ const (
 
 // Diagnose asks a guest that hangs for all it can still tell: QEMU's view of it, the registers of its CPUs, its last console lines, and the stacks its kernel
 // prints on an NMI. It takes 20 s at most, or until ctx ends. The guest panics from the NMI (that is how it prints the stacks) and is of no more use.
-func (p *Process) Diagnose(ctx context.Context) string {
+//
+// The error says why QEMU told nothing: a *FrozenError, or a *DeadError.
+func (p *Process) Diagnose(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, diagnoseTime)
 	defer cancel()
 	var b strings.Builder
@@ -28,7 +31,11 @@ func (p *Process) Diagnose(ctx context.Context) string {
 	status, err := q.QueryStatus()
 	if err != nil {
 		section("QEMU", err.Error())
-		return b.String()
+		var dead *DeadError
+		if !errors.As(err, &dead) && ctx.Err() != nil {
+			err = &FrozenError{err}
+		}
+		return strings.TrimRight(b.String(), "\n"), err
 	}
 	section("QEMU", fmt.Sprintf("status %s, running %t", status.Status, status.Running))
 	for cpu := range int64(min(p.machine.Shape.CPUs(), maxRegisters)) {
@@ -47,7 +54,7 @@ func (p *Process) Diagnose(ctx context.Context) string {
 	} else {
 		section("backtrace", text)
 	}
-	return strings.TrimRight(b.String(), "\n")
+	return strings.TrimRight(b.String(), "\n"), nil
 }
 
 // generalRegisters leaves out the floating point and vector registers, which fill a screen per CPU and have yet to explain a hang.

@@ -103,6 +103,17 @@ func (e *TimeoutError) Error() string {
 	return fmt.Sprintf("no answer to QMP %s within %s", e.Command, e.After)
 }
 
+// FrozenError tells that QEMU itself does not answer: it is stopped, or the host gives it no time. Whatever its guest then fails to do is not the guest's failure.
+type FrozenError struct {
+	Err error
+}
+
+func (e *FrozenError) Error() string {
+	return fmt.Sprintf("QEMU itself does not answer (it is stopped, or the host is too busy): %v", e.Err)
+}
+
+func (e *FrozenError) Unwrap() error { return e.Err }
+
 // CommandError is QEMU's refusal of a QMP command.
 type CommandError struct {
 	Command string

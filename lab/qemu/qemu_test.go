@@ -415,8 +415,23 @@ func TestQMPDeadline(t *testing.T) {
 	if err := p.QMP(testContext(t), "query-status", nil, nil); !errors.As(err, &dead) {
 		t.Errorf("the next call: %v", err)
 	}
-	if text := p.Diagnose(testContext(t)); !strings.Contains(text, "query-status") {
-		t.Errorf("diagnosis of the dead: %s", text)
+	if text, err := p.Diagnose(testContext(t)); !strings.Contains(text, "query-status") || !errors.As(err, &dead) {
+		t.Errorf("diagnosis of the dead: %s, %v", text, err)
+	}
+}
+
+// A QEMU that is stopped says nothing of its guest, and that is not the guest's fault.
+func TestFrozen(t *testing.T) {
+	t.Parallel()
+	p := start(t, testConfig(t))
+	if err := syscall.Kill(p.PID(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(testContext(t), 300*time.Millisecond)
+	defer cancel()
+	var frozen *FrozenError
+	if text, err := p.Diagnose(ctx); !errors.As(err, &frozen) || !strings.Contains(text, "query-status") {
+		t.Errorf("diagnosis of the frozen: %s, %v", text, err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -188,9 +189,12 @@ func (e *experiment) boot(ctx context.Context) error {
 	return err
 }
 
+// notInName is what a case's path may have and a VM's name may not.
+var notInName = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
+
 // vmName is short enough for a run directory, whose path must leave room for sockets; the lab keeps VMs apart that share one.
 func vmName(c *scenarios.Case) string {
-	name := c.Scenario + "-" + c.Slug()
+	name := c.Scenario + "-" + notInName.ReplaceAllString(c.Slug(), "_")
 	return strings.TrimRight(name[:min(len(name), qemu.MaxName)], "-_.")
 }
 
@@ -384,14 +388,17 @@ func (e *experiment) keepTrace() error {
 }
 
 // blamesGuest tells a failure of the kernel or driver from one of the lab: a boot that did not come through, a lost interrupt, a guest that ended or reset the
-// machine, or one that no longer answers, whose log shows trouble or that let the time of the case run out.
+// machine, or one that no longer answers, whose log shows trouble or that let the time of the case run out. A QEMU that does not answer either is the lab's.
 func blamesGuest(err error, warnings []string) bool {
 	var boot *qemu.BootError
 	var dead *qemu.DeadError
+	var frozen *qemu.FrozenError
 	var lost *lab.LostError
 	var driver *DriverError
 	var guest *agentapi.Error
 	switch {
+	case errors.As(err, &frozen):
+		return false
 	case errors.As(err, &dead):
 		return dead.Guest()
 	case errors.As(err, &boot), errors.As(err, &lost), errors.As(err, &driver):

@@ -1,0 +1,50 @@
+package runner
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"testing"
+
+	"irqlab/lab/qemu"
+	"irqlab/scenarios"
+)
+
+// TestBlame tells what the guest did not do from what it had no chance to do.
+func TestBlame(t *testing.T) {
+	boot := &qemu.BootError{Awaited: "ready", Err: context.DeadlineExceeded}
+	frozen := &qemu.BootError{Awaited: "ready", Err: fmt.Errorf("%w: %w", context.DeadlineExceeded, &qemu.FrozenError{Err: context.DeadlineExceeded})}
+	for _, tc := range []struct {
+		what string
+		err  error
+		want bool
+	}{
+		{"a boot that hangs", boot, true},
+		{"a QEMU that stands still", frozen, false},
+		{"a request that took too long", fmt.Errorf("agent: %w", context.DeadlineExceeded), true},
+		{"the same, QEMU standing still", fmt.Errorf("agent: %w: %w", context.DeadlineExceeded, &qemu.FrozenError{Err: context.DeadlineExceeded}), false},
+		{"QEMU killed", &qemu.BootError{Err: &qemu.DeadError{Signal: 9, Status: -1}}, false},
+		{"a triple fault", &qemu.BootError{Err: &qemu.DeadError{Reason: "guest-reset"}}, true},
+	} {
+		if got := blamesGuest(tc.err, nil); got != tc.want {
+			t.Errorf("%s: blamed on the guest: %t, want %t", tc.what, got, tc.want)
+		}
+	}
+}
+
+// TestVMName makes sure that every case's VM has a name that a run directory and SSH take.
+func TestVMName(t *testing.T) {
+	allowed := regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$`)
+	for name, want := range map[string]string{
+		"linear":                               "s-linear",
+		"linear/online+1-vectors":              "s-linear_online_1-vectors",
+		"linear/debian:7.3.4+deb13-cloud":      "s-linear_debian_7.3.4_deb13-cloud",
+		"x=1/../..":                            "s-x_1",
+		"a/very/long/name/that/goes/on/and/on": "s-a_very_long_name_that_goes_on_and_on",
+	} {
+		got := vmName(&scenarios.Case{Scenario: "s", Name: name})
+		if got != want || !allowed.MatchString(got) {
+			t.Errorf("%q: %q, want %q", name, got, want)
+		}
+	}
+}
