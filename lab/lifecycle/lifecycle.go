@@ -45,10 +45,11 @@ var Steps = []Step{Load, Up, Settle, Channels, Down, UpAgain, ResetService, Unbi
 // SelfReset is the driver capability that says it handles a reset request (EQE 135), by bit of the first capability word.
 const SelfReset = 1 << 14
 
-// Times the guest is given. The driver waits 30 s for any one answer of the device and for a test event, and 10 s in the middle of a reset service.
+// Times the guest is given. The driver waits 30 s for any one answer of the device and for a test event. In a reset it sleeps 10 s, and waits up to 10 s for the fence of
+// every receive queue whose request a later one has overtaken.
 const (
 	registerTime = 90 * time.Second
-	resetTime    = 120 * time.Second
+	resetTime    = 4 * time.Minute
 	departure    = 10 * time.Second // from the driver's last word to QEMU having taken back the vectors
 	poll         = 20 * time.Millisecond
 )

@@ -80,7 +80,7 @@ func TestLifeCycles(t *testing.T) {
 		t.Run(fmt.Sprintf("%s,ports=%d", strings.TrimPrefix(k.spec, "debian:"), k.vPorts), func(t *testing.T) {
 			vm, f := attach(t, k.spec, mana.Config{VPorts: k.vPorts})
 			n := cycles(t, k.cycles)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(n)*3*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(n)*5*time.Minute)
 			defer cancel()
 			start := time.Now()
 			r, err := lifecycle.Run(ctx, vm, f, lifecycle.Config{Cycles: n, Progress: func(cycle int, step lifecycle.Step, took time.Duration) {
