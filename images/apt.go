@@ -333,7 +333,11 @@ func runOwned(ctx context.Context, cmd *exec.Cmd, started func()) error {
 	if err != nil {
 		return err
 	}
-	return cmd.Wait()
+	err = cmd.Wait()
+	if ctx.Err() != nil {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // children that took no notice of SIGTERM
+	}
+	return err
 }
 
 // followStatus reads apt's status lines, "dlstatus:FILE:PERCENT:TEXT", until the pipe closes.

@@ -459,6 +459,45 @@ func TestStaleIndexIsRefreshedOnce(t *testing.T) {
 	}
 }
 
+// A package list damaged on the disk heals: apt alone would never look at it again.
+func TestDamagedListIsFetchedAgain(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	a.publish(t, "trixie")
+	a.publish(t, "trixie-backports", testKernel(t, "2")...)
+	c := archiveCache(t, a)
+	if _, err := c.Kernels(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	lists, err := filepath.Glob(filepath.Join(c.dir, stateDir, "apt/lists/*_Packages*"))
+	if err != nil || len(lists) == 0 || filepath.Ext(lists[0]) != ".lz4" {
+		t.Fatalf("lists %q, %v", lists, err)
+	}
+	for _, l := range lists {
+		if err := os.WriteFile(l, []byte("not packed at all"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if infos, err := c.Kernels(t.Context(), true); err != nil || len(infos) != 1 || infos[0].State != Fetchable {
+		t.Errorf("Kernels = %+v, %v", infos, err)
+	}
+}
+
+// A clock that was ahead once leaves an index that must not stay for good.
+func TestIndexFromTheFuture(t *testing.T) {
+	t.Parallel()
+	a := newArchive(t)
+	a.publish(t, "trixie")
+	a.publish(t, "trixie-backports", testKernel(t, "2")...)
+	c := archiveCache(t, a)
+	if err := c.writeIndex(&index{Time: time.Now().Add(1000 * time.Hour), Failed: time.Now().Add(1000 * time.Hour), Mirror: a.URL}); err != nil {
+		t.Fatal(err)
+	}
+	if x, err := c.ensureIndex(t.Context(), time.Hour, nil); err != nil || len(x.Kernels) != 1 {
+		t.Errorf("%+v, %v; want a fresh index", x, err)
+	}
+}
+
 func TestIncompleteKernelIsRefused(t *testing.T) {
 	t.Parallel()
 	a := newArchive(t)

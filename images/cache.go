@@ -393,6 +393,9 @@ func readManifest(dir string) (*manifest, error) {
 	if err := json.Unmarshal(data, &m); err != nil {
 		return nil, fmt.Errorf("manifest: %w", err)
 	}
+	if len(m.Files) == 0 {
+		return nil, errors.New("manifest: it lists no file") // JSON, but not of ours: every entry has files
+	}
 	return &m, nil
 }
 

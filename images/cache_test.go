@@ -272,8 +272,14 @@ func TestDamagedEntryIsRebuilt(t *testing.T) {
 		"link removed":     func(dir string) error { return os.Remove(filepath.Join(dir, "sub/link")) },
 		"manifest removed": func(dir string) error { return os.Remove(filepath.Join(dir, manifestName)) },
 		"manifest garbled": func(dir string) error { return os.WriteFile(filepath.Join(dir, manifestName), []byte("{"), 0o600) },
-		"emptied":          func(dir string) error { return errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)) },
-		"gone":             os.RemoveAll,
+		"manifest of another kind": func(dir string) error {
+			return errors.Join(os.WriteFile(filepath.Join(dir, manifestName), []byte("{}"), 0o600), os.Remove(filepath.Join(dir, "sub/file")))
+		},
+		"manifest null": func(dir string) error {
+			return errors.Join(os.WriteFile(filepath.Join(dir, manifestName), []byte("null"), 0o600), os.Remove(filepath.Join(dir, "sub/file")))
+		},
+		"emptied": func(dir string) error { return errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)) },
+		"gone":    os.RemoveAll,
 		"directory for a file": func(dir string) error {
 			return errors.Join(os.Remove(filepath.Join(dir, "sub/file")), os.Mkdir(filepath.Join(dir, "sub/file"), 0o700))
 		},

@@ -23,14 +23,25 @@ type debFile struct {
 	close   func() error
 }
 
+// badDebError says that a file is no .deb, or no whole one.
+type badDebError struct {
+	path, problem string
+	err           error
+}
+
+func (e *badDebError) Error() string { return fmt.Sprintf("%s: %s: %v", e.path, e.problem, e.err) }
+func (e *badDebError) Unwrap() error { return e.err }
+
+var errDamagedDeb = errors.New("damaged or truncated")
+
 // openDeb opens a .deb and reads its control data.
 func openDeb(file string) (*debFile, error) {
 	if err := checkAr(file); err != nil {
-		return nil, fmt.Errorf("%s: not a usable .deb: %w", file, err)
+		return nil, &badDebError{file, "not a usable .deb", err}
 	}
 	d, closer, err := deb.LoadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("%s: not a usable .deb: %w", file, err)
+		return nil, &badDebError{file, "not a usable .deb", err}
 	}
 	return &debFile{Path: file, Package: d.Control.Package, Version: d.Control.Version.String(), deb: d, close: closer}, nil
 }
@@ -87,14 +98,16 @@ func (d *debFile) unpack(ctx context.Context, root *os.Root, keep func(name stri
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("%s: damaged or truncated: %w", d.Path, err)
+			return &badDebError{d.Path, errDamagedDeb.Error(), err}
 		}
 		name := strings.TrimPrefix(path.Clean("/"+h.Name), "/")
 		to := keep(name)
 		if to == "" || h.Typeflag == tar.TypeDir {
 			continue
 		}
-		if err := writeMember(root, to, h, d.deb.Data, keep); err != nil {
+		if err := writeMember(root, to, h, d.deb.Data, keep); errors.Is(err, errDamagedDeb) {
+			return &badDebError{d.Path, name, err}
+		} else if err != nil {
 			return fmt.Errorf("%s: %s: %w", d.Path, name, err)
 		}
 	}
@@ -121,7 +134,11 @@ func writeMember(root *os.Root, to string, h *tar.Header, r io.Reader, keep func
 		}
 		if _, err := io.Copy(f, r); err != nil {
 			f.Close()
-			return fmt.Errorf("damaged or truncated: %w", err)
+			var ours *fs.PathError // of the file written, as when the disk is full
+			if errors.As(err, &ours) {
+				return err
+			}
+			return fmt.Errorf("%w: %w", errDamagedDeb, err)
 		}
 		return f.Close()
 	case tar.TypeSymlink:

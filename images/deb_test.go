@@ -151,7 +151,16 @@ func TestKernelFromDebs(t *testing.T) {
 			t.Errorf("%s: %v; want an IncompleteKernelError that names %s", spec, err, missing)
 		}
 	}
+	whole, err := os.ReadFile(old)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var not *NotAKernelError
+	for what, data := range map[string][]byte{"empty": nil, "a header": []byte("!<arch>\n"), "half": whole[:len(whole)/2], "all but the end": whole[:len(whole)-40]} {
+		if _, err := c.Kernel(t.Context(), writeFile(t, t.TempDir(), "x.deb", data), nil); !errors.As(err, &not) {
+			t.Errorf("%s of a .deb: %v; want a NotAKernelError", what, err)
+		}
+	}
 	if _, err := c.Kernel(t.Context(), bash, nil); !errors.As(err, &not) {
 		t.Errorf("bash.deb: %v; want a NotAKernelError", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -54,7 +55,7 @@ func (c *Cache) checkQEMU(ctx context.Context, fetchable bool) (Check, bool) {
 		if version, err := probeQEMU(ctx, q.Command, q.Env); err != nil {
 			k.Status, k.Detail, k.Remedy = Fail, fmt.Sprintf("the cached QEMU does not run: %v", err), "give --qemu PATH"
 		} else {
-			k.Detail = fmt.Sprintf("version %s from the cache (%s), with vfio-user-pci; %v", version, q.Source, err)
+			k.Detail = fmt.Sprintf("version %s from the cache (%s), with vfio-user-pci", version, q.Source)
 		}
 		return k, k.Status == OK
 	}
@@ -278,6 +279,12 @@ func (c *Cache) checkGo(ctx context.Context) Check {
 	}
 	if err != nil {
 		k.Status, k.Detail, k.Remedy = Fail, fmt.Sprintf("the guest's initramfs cannot be built: %v", err), "install Go (package golang, or from go.dev) and put it in $PATH"
+		if src, err := sourceDir(ctx); err == nil {
+			if key, err := busyboxKey(src, runtime.Version()); err == nil && c.has(busyboxKind, key) {
+				k.Status = Warn // what is cached will do
+				k.Detail = "no go, but what it is needed for, the guest's agent, is in the cache"
+			}
+		}
 		return k
 	}
 	if dir, err := sourceDir(ctx); err != nil {

@@ -1,6 +1,10 @@
 package images
 
 import (
+	"context"
+	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -44,6 +48,28 @@ func TestDoctorOnABareMachine(t *testing.T) {
 		if !strings.Contains(failed[name], remedy) {
 			t.Errorf("%s: remedy %q, want one with %q", name, failed[name], remedy)
 		}
+	}
+}
+
+// Where the guest's agent is in the cache a run needs no Go, and the doctor does not say that it does.
+func TestDoctorWithoutGo(t *testing.T) {
+	c := newCache(t)
+	src, err := sourceDir(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := busyboxKey(src, runtime.Version())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.entry(t.Context(), busyboxKind, key, func(_ context.Context, dir string) error {
+		return os.WriteFile(filepath.Join(dir, "bb"), []byte("bb"), 0o700)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", t.TempDir())
+	if k := c.checkGo(t.Context()); k.Status != Warn || k.Remedy == "" {
+		t.Errorf("%+v; want a warning", k)
 	}
 }
 

@@ -14,10 +14,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/renameio/v2"
-	"golang.org/x/sync/errgroup"
 	"pault.ag/go/debian/control"
 	"pault.ag/go/debian/version"
 )
@@ -57,6 +57,10 @@ func (c *Cache) readIndex() *index {
 	var x index
 	if json.Unmarshal(data, &x) != nil || x.Time.IsZero() {
 		return nil
+	}
+	// A clock that was wrong once would make an index that never gets old.
+	if now := time.Now(); x.Time.After(now) || x.Failed.After(now) {
+		x.Time, x.Failed = time.Unix(0, 0), time.Time{}
 	}
 	return &x
 }
@@ -122,26 +126,21 @@ func (c *Cache) refreshIndex(ctx context.Context, p Progress) (*index, error) {
 	if err != nil {
 		return nil, err
 	}
+	found, damaged, err := scanLists(lists)
+	if err != nil { // apt believes in a list that it has verified once: only a missing one is fetched again
+		for _, l := range damaged {
+			if err := os.Remove(l.file); err != nil {
+				return nil, fmt.Errorf("package list of %s: %w", l.suite, err)
+			}
+		}
+		if lists, err = a.update(ctx, p); err != nil {
+			return nil, err
+		}
+		if found, _, err = scanLists(lists); err != nil {
+			return nil, err
+		}
+	}
 	x := &index{Time: time.Now(), Mirror: a.mirror}
-	found := make([][]pkgEntry, len(lists))
-	var g errgroup.Group
-	for i, l := range lists {
-		g.Go(func() error {
-			r, err := openCompressed(l.file)
-			if err != nil {
-				return fmt.Errorf("package list of %s: %w", l.suite, err)
-			}
-			defer r.Close()
-			found[i], err = scanPackages(r, func(name string) bool { return name == qemuPackage || kernelPackage(name) != "" })
-			if err != nil {
-				return fmt.Errorf("package list of %s: %w", l.suite, err)
-			}
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
 	for i, l := range lists {
 		x.Suites = append(x.Suites, l.suite)
 		x.Kernels = append(x.Kernels, candidates(l.suite, found[i])...)
@@ -154,6 +153,31 @@ func (c *Cache) refreshIndex(ctx context.Context, p Progress) (*index, error) {
 		return a.Release == b.Release && a.Version == b.Version && (a.Reason == "") == (b.Reason == "")
 	})
 	return x, nil
+}
+
+// scanLists reads the paragraphs of interest of every list; damaged are the lists that cannot be read, for the reasons in err.
+func scanLists(lists []packageList) (found [][]pkgEntry, damaged []packageList, err error) {
+	found = make([][]pkgEntry, len(lists))
+	errs := make([]error, len(lists))
+	var wg sync.WaitGroup
+	for i, l := range lists {
+		wg.Go(func() {
+			var r io.ReadCloser
+			if r, errs[i] = openCompressed(l.file); errs[i] != nil {
+				return
+			}
+			defer r.Close()
+			found[i], errs[i] = scanPackages(r, func(name string) bool { return name == qemuPackage || kernelPackage(name) != "" })
+		})
+	}
+	wg.Wait()
+	for i, l := range lists {
+		if errs[i] != nil {
+			damaged = append(damaged, l)
+			err = errors.Join(err, fmt.Errorf("package list of %s: %w", l.suite, errs[i]))
+		}
+	}
+	return found, damaged, err
 }
 
 // pkgEntry is what irqlab reads of a paragraph in a package list.

@@ -80,7 +80,7 @@ func (k kernelFile) kernel(entry, spec, source, image string) Kernel {
 
 // Kernel finds, fetches or unpacks the kernel that a SPEC names.
 //
-// Errors a caller may tell apart: *UnknownKernelError, *IncompleteKernelError, *NotAKernelError, *NoSpaceError, ErrNoApt, fs.ErrNotExist for a
+// Errors a caller may tell apart: *SpecError, *UnknownKernelError, *IncompleteKernelError, *NotAKernelError, *NoSpaceError, ErrNoApt, fs.ErrNotExist for a
 // path that is not there.
 func (c *Cache) Kernel(ctx context.Context, spec string, p Progress) (Kernel, error) {
 	s, err := parseSpec(spec)
@@ -347,6 +347,10 @@ func (c *Cache) debKernel(ctx context.Context, spec string, files []string, p Pr
 		}
 		p.report("unpacking "+filepath.Base(files[0]), 0, 0)
 		f, err := unpackKernelDebs(ctx, dir, files)
+		var bad *badDebError
+		if errors.As(err, &bad) {
+			return &NotAKernelError{Path: bad.path, Reason: strings.TrimPrefix(bad.Error(), bad.path+": ")}
+		}
 		if err != nil {
 			return err
 		}

@@ -1,7 +1,6 @@
 package images
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"debug/elf"
@@ -177,9 +176,12 @@ func quick(ctx context.Context, command, env []string, args ...string) (string, 
 	defer cancel()
 	cmd := exec.CommandContext(ctx, command[0], append(slices.Clone(command[1:]), args...)...)
 	cmd.Env = append(os.Environ(), env...)
-	var out, stderr bytes.Buffer
+	out, stderr := shortBuffer{max: 1 << 20}, shortBuffer{max: 1 << 20}
 	cmd.Stdout, cmd.Stderr = &out, &stderr
 	if err := runOwned(ctx, cmd, nil); err != nil {
+		if out.full || stderr.full {
+			return "", fmt.Errorf("no end of what %s writes", strings.Join(args, " "))
+		}
 		if ctx.Err() != nil {
 			return "", fmt.Errorf("no end of %s after %v: %w", strings.Join(args, " "), patience, ctx.Err())
 		}
@@ -189,6 +191,24 @@ func quick(ctx context.Context, command, env []string, args ...string) (string, 
 		return "", err
 	}
 	return out.String(), nil
+}
+
+// shortBuffer holds what a program writes that has little to say; one that says more is stopped by the error.
+type shortBuffer struct {
+	data []byte
+	max  int
+	full bool
+}
+
+func (b *shortBuffer) String() string { return string(b.data) }
+
+func (b *shortBuffer) Write(p []byte) (int, error) {
+	if len(b.data)+len(p) > b.max {
+		b.full = true
+		return 0, errors.New("too much output")
+	}
+	b.data = append(b.data, p...)
+	return len(p), nil
 }
 
 func firstLine(s string) string {

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -38,6 +41,7 @@ func TestProbeQEMU(t *testing.T) {
 		"much older":   {strings.ReplaceAll(goodQEMU, "VERSION", "9.2.4"), "", "older than " + MinQEMU},
 		"no client":    {"case \"$*\" in --version) echo QEMU emulator version 11.1.3;; *) echo \"is not a valid device model name\" >&2; exit 1;; esac", "", "vfio-user-pci"},
 		"not QEMU":     {"echo hello", "", "is no QEMU"},
+		"never silent": {"exec yes", "", "no end of what --version writes"},
 		"does not run": {"echo broken library >&2; exit 127", "", "broken library"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -71,6 +75,37 @@ func TestProbeQEMU(t *testing.T) {
 			t.Errorf("error %v; want the deadline", err)
 		}
 	})
+}
+
+// TestNothingOutlivesTheDeadline makes sure that a program that will not hear of an end takes its children with it.
+func TestNothingOutlivesTheDeadline(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	file := script(t, dir, "trap '' TERM\nsleep 1000 </dev/null >/dev/null 2>&1 &\necho $! >"+dir+"/pid.new; mv "+dir+"/pid.new "+dir+"/pid\nsleep 1000\n")
+	done := make(chan error)
+	go func() {
+		_, err := newCache(t).QEMU(ctx, file, nil)
+		done <- err
+	}()
+	var pid int
+	for pid == 0 {
+		data, _ := os.ReadFile(filepath.Join(dir, "pid"))
+		pid, _ = strconv.Atoi(strings.TrimSpace(string(data)))
+		time.Sleep(10 * time.Millisecond)
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	for range 500 { // the kernel may take a moment to end it
+		if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err != nil || strings.Contains(string(stat), ") Z ") {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("process %d goes on", pid)
+	_ = syscall.Kill(pid, syscall.SIGKILL)
 }
 
 // The host's QEMU is used when it is good enough, and only then.

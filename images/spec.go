@@ -19,31 +19,42 @@ type spec struct {
 	Path   string   // a bzImage, a vmlinux or a build tree
 }
 
+// SpecError says that a kernel SPEC cannot be read.
+type SpecError struct {
+	Spec    string
+	Problem string
+}
+
+func (e *SpecError) Error() string { return fmt.Sprintf("kernel %q: %s", e.Spec, e.Problem) }
+
 // parseSpec tells the spellings of the contract apart. It touches no file: what a path holds is found out later.
 func parseSpec(s string) (spec, error) {
 	const ways = `want debian:VERSION (such as debian:7.3), a bzImage, a vmlinux, a kernel build tree, or .deb files separated by commas`
+	bad := func(format string, args ...any) (spec, error) {
+		return spec{}, &SpecError{Spec: s, Problem: fmt.Sprintf(format, args...)}
+	}
 	if rest, ok := strings.CutPrefix(s, "debian:"); ok {
 		if rest == "" {
-			return spec{}, fmt.Errorf("kernel %q: no version after debian: (%s)", s, ways)
+			return bad("no version after debian: (%s)", ways)
 		}
 		for _, r := range rest {
 			if !(r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || strings.ContainsRune(".+~-", r)) {
-				return spec{}, fmt.Errorf("kernel %q: %q cannot be part of a Debian version (want digits and dots, such as debian:7.3 or debian:6.18.15)", s, r)
+				return bad("%q cannot be part of a Debian version (want digits and dots, such as debian:7.3 or debian:6.18.15)", r)
 			}
 		}
 		if rest[0] < '0' || rest[0] > '9' {
-			return spec{}, fmt.Errorf("kernel %q: a version starts with a digit (such as debian:7.3 or debian:6.18.15)", s)
+			return bad("a version starts with a digit (such as debian:7.3 or debian:6.18.15)")
 		}
 		return spec{Debian: strings.TrimSuffix(rest, ".")}, nil
 	}
 	if strings.TrimSpace(s) == "" || strings.ContainsRune(s, 0) {
-		return spec{}, fmt.Errorf("kernel %q: empty (%s)", s, ways)
+		return bad("empty (%s)", ways)
 	}
 	parts := strings.Split(s, ",")
 	if !slices.ContainsFunc(parts, func(p string) bool { return !strings.HasSuffix(p, ".deb") }) {
 		for _, p := range parts {
 			if p == ".deb" {
-				return spec{}, fmt.Errorf("kernel %q: a .deb without a name (%s)", s, ways)
+				return bad("a .deb without a name (%s)", ways)
 			}
 		}
 		return spec{Debs: parts}, nil

@@ -56,6 +56,8 @@ var busyboxAliases = map[string]string{
 	"init": agentCommand, "sh": "gosh", "bash": "gosh", "env": "printenv", "less": "more", "lspci": "pci", "halt": "poweroff",
 }
 
+const busyboxKind = "busybox" // entries with the guest's binary
+
 // NoGoError says that the guest's binary must be built and there is no Go toolchain to do it with.
 type NoGoError struct{ Err error }
 
@@ -93,7 +95,7 @@ func (c *Cache) busybox(ctx context.Context, p Progress) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		dir, err := c.entry(ctx, "busybox", key, func(ctx context.Context, dir string) error {
+		dir, err := c.entry(ctx, busyboxKind, key, func(ctx context.Context, dir string) error {
 			if goErr != nil {
 				return &NoGoError{goErr}
 			}

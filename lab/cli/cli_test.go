@@ -58,6 +58,8 @@ func TestBadUsage(t *testing.T) {
 		{"run --jobs -1", "--jobs"},
 		{"run --timeout -5s", "--timeout"},
 		{"run --kernel /no/such/kernel", "/no/such/kernel"},
+		{"run --kernel debian:", "no version after debian:"},
+		{"run --kernel debian:seven", "starts with a digit"},
 		{"run " + bad, bad + ":2:1: strategies"},
 		{"run /no/such/file.yaml", "/no/such/file.yaml"},
 		{"run " + dir + "/", "a directory"},

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -138,13 +139,17 @@ func prepare(ctx context.Context, cases []scenarios.Case, o Options) (unusable m
 		if err == nil {
 			_, err = o.Cache.Initramfs(ctx, k, o.Progress)
 		}
+		var spec *images.SpecError
 		var unknown *images.UnknownKernelError
+		var incomplete *images.IncompleteKernelError
 		var no *images.NotAKernelError
 		var noGo *images.NoGoError
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case errors.As(err, &unknown), errors.As(err, &no), errors.Is(err, os.ErrNotExist) && !errors.As(err, &noGo):
+		case errors.As(err, &incomplete) && !strings.HasPrefix(c.Kernel, "debian:"): // the packages given, not those of a mirror
+			return nil, &BadKernelError{err}
+		case errors.As(err, &spec), errors.As(err, &unknown), errors.As(err, &no), errors.Is(err, os.ErrNotExist) && !errors.As(err, &noGo):
 			return nil, &BadKernelError{err}
 		case err != nil:
 			unusable[c.Kernel] = err
