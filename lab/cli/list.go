@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -142,7 +143,7 @@ func listShapes(w io.Writer) error {
 	}
 	t := plainTable(w, table.Row{"shape", "cpus", "used by"})
 	for _, sh := range order {
-		t.AppendRow(table.Row{sh, sh.CPUs(), users[sh]})
+		t.AppendRow(table.Row{sh, sh.CPUs(), strings.Join(users[sh], ", ")})
 	}
 	t.Render()
 	return nil

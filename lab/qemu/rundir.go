@@ -32,10 +32,11 @@ const (
 // maxSocketPath is the longest path a Unix socket can have on Linux, without its final NUL.
 const maxSocketPath = 107
 
-// RunDirRoot is the directory that holds the run directories of the user's VMs: under XDG_RUNTIME_DIR where there is one, else under the temporary directory.
+// RunDirRoot is the directory that holds the run directories of the user's VMs: under XDG_RUNTIME_DIR where there is one of the user's own, else under the temporary
+// directory. su and sudo may leave it another user's.
 func RunDirRoot() string {
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
-		if info, err := os.Stat(dir); err == nil && info.IsDir() {
+		if info, err := os.Stat(dir); err == nil && info.IsDir() && info.Sys().(*syscall.Stat_t).Uid == uint32(os.Geteuid()) {
 			return filepath.Join(dir, "irqlab")
 		}
 	}
@@ -110,7 +111,7 @@ func newRunDir(root, name string) (_ *RunDir, err error) {
 // lockRoot makes the root if need be and holds its lock, which orders the making of run directories and the sweep.
 func lockRoot(root string) (unlock func(), err error) {
 	if err := os.MkdirAll(root, 0o700); err != nil {
-		return nil, fmt.Errorf("run directories: %w", err)
+		return nil, fmt.Errorf("run directories: %w (set XDG_RUNTIME_DIR or TMPDIR to a directory of your own)", err)
 	}
 	info, err := os.Lstat(root)
 	if err != nil {

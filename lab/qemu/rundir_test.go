@@ -10,12 +10,20 @@ import (
 
 func TestRunDirRoot(t *testing.T) {
 	dir := t.TempDir()
+	foreign := "/" // another user's
+	if os.Geteuid() == 0 {
+		foreign = filepath.Join(dir, "foreign")
+		if err := errors.Join(os.Mkdir(foreign, 0o700), os.Chown(foreign, 12345, -1)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	t.Setenv("TMPDIR", "/some/tmp")
 	for _, tt := range []struct{ xdg, want string }{
 		{dir, filepath.Join(dir, "irqlab")},
 		{"", "/some/tmp/irqlab-"},
 		{"relative", "/some/tmp/irqlab-"},
 		{filepath.Join(dir, "missing"), "/some/tmp/irqlab-"},
+		{foreign, "/some/tmp/irqlab-"},
 	} {
 		t.Setenv("XDG_RUNTIME_DIR", tt.xdg)
 		if got := RunDirRoot(); !strings.HasPrefix(got, tt.want) {
