@@ -40,8 +40,11 @@ func (c *Cache) memoPath(k Kernel) string {
 	return filepath.Join(c.dir, stateDir, "initramfs-"+k.Release+"-"+hex.EncodeToString(h.Sum(nil))[:16]+".json")
 }
 
-// initramfsParts identifies every file that decides on a kernel's initramfs.
+// initramfsParts identifies every file that decides on a kernel's initramfs; none for a kernel that is not remembered.
 func (c *Cache) initramfsParts(ctx context.Context, k Kernel, keys *keys) (map[string]fileID, error) {
+	if c.memoPath(k) == "" {
+		return nil, nil
+	}
 	src, err := sourceDir(ctx)
 	if err != nil {
 		return nil, err
@@ -50,10 +53,9 @@ func (c *Cache) initramfsParts(ctx context.Context, k Kernel, keys *keys) (map[s
 	if err != nil {
 		return nil, err
 	}
-	entry := k.ModulesDir
-	for filepath.Dir(filepath.Dir(entry)) != c.dir {
-		entry = filepath.Dir(entry)
-	}
+	kernels := filepath.Join(c.dir, kernelKind) + string(filepath.Separator)
+	name, _, _ := strings.Cut(strings.TrimPrefix(k.ModulesDir, kernels), string(filepath.Separator))
+	entry := kernels + name
 	files := []string{goTool, filepath.Join(src, "go.mod"), filepath.Join(src, "go.sum"), filepath.Join(entry, manifestName),
 		keys.clientPath, filepath.Join(filepath.Dir(keys.clientPath), hostKeyFile)}
 	// A directory changes when something appears in it or goes.
