@@ -63,22 +63,21 @@ func (vm *VM) Attach(ctx context.Context, cfg FunctionConfig) (*Function, error)
 	if cfg.Slot == "" {
 		cfg.Slot = FunctionSlot
 	}
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	if vm.functions == nil || vm.functions[cfg.Slot] != nil {
+		return nil, fmt.Errorf("slot %s: taken, or the VM is closed", cfg.Slot)
+	}
 	f, err := NewFunction(cfg)
 	if err != nil {
 		return nil, err
 	}
 	socket := filepath.Join(vm.Dir(), cfg.Slot+".sock")
 	if f.device, err = devmodel.Listen(socket, f.PCI); err != nil {
-		return nil, err
+		return nil, errors.Join(err, f.MANA.Close())
 	}
 	f.served = make(chan error, 1)
 	go func() { f.served <- f.device.Serve(context.Background()) }()
-
-	vm.mu.Lock()
-	defer vm.mu.Unlock()
-	if vm.functions == nil || vm.functions[cfg.Slot] != nil {
-		return nil, errors.Join(fmt.Errorf("slot %s: taken, or the VM is closed", cfg.Slot), f.close())
-	}
 	if err := vm.process.AttachFunction(ctx, cfg.Slot, socket); err != nil {
 		return nil, errors.Join(err, f.close())
 	}
