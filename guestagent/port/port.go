@@ -125,7 +125,12 @@ func (c *Conn) Read(p []byte) (int, error) {
 		c.first = c.first[n:]
 		return n, nil
 	}
-	return c.file.Read(p)
+	n, err := c.file.Read(p)
+	if errors.Is(err, io.EOF) {
+		// The host has gone. The kernel would hold what is written until the next one comes, who would take it for the beginning of its own conversation.
+		_ = c.file.SetWriteDeadline(time.Unix(1, 0))
+	}
+	return n, err
 }
 
 func (c *Conn) Write(p []byte) (int, error) { return c.file.Write(p) }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"irqlab/guestagent/kfile"
@@ -86,6 +87,39 @@ func TestConn(t *testing.T) {
 	}
 	if guest.LocalAddr().Network() != "virtio-serial" || guest.RemoteAddr().String() == "" {
 		t.Error("no address")
+	}
+}
+
+// TestHostLeaves makes sure that nothing written to a host that has gone is kept for the next.
+func TestHostLeaves(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guest := &Conn{file: os.NewFile(uintptr(fds[0]), "port")}
+	defer guest.Close()
+	defer unix.Close(fds[1])
+	written := make(chan error, 1)
+	go func() {
+		_, err := guest.Write(make([]byte, 16<<20)) // more than is taken unread
+		written <- err
+	}()
+	if err := unix.Shutdown(fds[1], unix.SHUT_WR); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := guest.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+		t.Errorf("read %d, %v", n, err)
+	}
+	select {
+	case err := <-written:
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("the pending write: %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the pending write still waits")
+	}
+	if _, err := guest.Write([]byte("x")); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a later write: %v", err)
 	}
 }
 
