@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -320,11 +320,16 @@ func (a Access) Dial(ctx context.Context) (*ssh.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := net.Dial("unix", a.Socket)
-	if err != nil {
-		return nil, err
-	}
-	return dialSSH(ctx, conn, cfg)
+	return dialSSH(ctx, newSeat(ctx, a.Socket), cfg)
+}
+
+// Connect returns the guest's SSH port as a byte stream for a client that speaks first, as OpenSSH does; ctx bounds the wait for the guest's answer.
+func (a Access) Connect(ctx context.Context) Stream { return newSeat(ctx, a.Socket) }
+
+// Stream is a byte stream of which each direction can end by itself.
+type Stream interface {
+	io.ReadWriteCloser
+	CloseWrite() error
 }
 
 // Reach finds a running VM by name.

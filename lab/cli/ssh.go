@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"strings"
 	"time"
@@ -60,11 +59,10 @@ func newProxy(s Streams) *cobra.Command {
 				fmt.Fprintf(s.Out, "IdentityFile %s\n# known_hosts: %s %s\n", access.ClientKey, args[0], strings.TrimSpace(access.HostKey))
 				return nil
 			}
-			conn, err := net.Dial("unix", access.Socket)
-			if err != nil {
+			if err := relay(cmd.Context(), access.Connect(cmd.Context()), s); err != nil {
 				return &exitError{ExitError, fmt.Errorf("VM %s: %w", args[0], err)}
 			}
-			return relay(cmd.Context(), conn, s)
+			return nil
 		},
 	}
 	cmd.Flags().BoolVar(&show, "show", false, "print the key and the host key to use, and connect to nothing")
@@ -72,15 +70,13 @@ func newProxy(s Streams) *cobra.Command {
 }
 
 // relay copies both ways until the guest's side ends; the end of standard input is passed on by closing that direction.
-func relay(ctx context.Context, conn net.Conn, s Streams) error {
+func relay(ctx context.Context, conn lab.Stream, s Streams) error {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	defer conn.Close()
 	go func() {
 		_, _ = io.Copy(conn, s.In)
-		if c, ok := conn.(*net.UnixConn); ok {
-			_ = c.CloseWrite()
-		}
+		_ = conn.CloseWrite()
 	}()
 	_, err := io.Copy(s.Out, conn)
 	return err
