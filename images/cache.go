@@ -164,7 +164,7 @@ func (c *Cache) lock(ctx context.Context, name string) (unlock func(), err error
 	ok, err := l.TryLockContext(ctx, lockPoll)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("cache: waiting for another irqlab that works on %s: %w", name, err)
+			return nil, &BusyError{Name: name, Err: err}
 		}
 		return nil, noSpace(c.dir, 0, fmt.Errorf("cache: lock %s: %w", path, err))
 	}
@@ -492,6 +492,18 @@ func hashFile(path string) (string, error) {
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
+
+// BusyError says that another irqlab worked on an entry for longer than the caller could wait.
+type BusyError struct {
+	Name string
+	Err  error // the context's
+}
+
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("cache: waiting for another irqlab that works on %s: %v", e.Name, e.Err)
+}
+
+func (e *BusyError) Unwrap() error { return e.Err }
 
 // NoSpaceError says that the file system of Dir is full, or has less than Need bytes left.
 type NoSpaceError struct {

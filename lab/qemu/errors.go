@@ -103,6 +103,13 @@ func (e *TimeoutError) Error() string {
 	return fmt.Sprintf("no answer to QMP %s within %s", e.Command, e.After)
 }
 
+// NotStartedError tells that the context had ended before QEMU could be started.
+type NotStartedError struct{ Err error }
+
+func (e *NotStartedError) Error() string { return fmt.Sprintf("QEMU was not started: %v", e.Err) }
+
+func (e *NotStartedError) Unwrap() error { return e.Err }
+
 // FrozenError tells that QEMU itself does not answer: it is stopped, or the host gives it no time. Whatever its guest then fails to do is not the guest's failure.
 type FrozenError struct {
 	Err error

@@ -87,7 +87,7 @@ func Start(ctx context.Context, cfg Config) (_ *Process, err error) {
 		return nil, errors.New("QEMU: no command to start it with")
 	}
 	if err := context.Cause(ctx); err != nil {
-		return nil, fmt.Errorf("QEMU: %w", err)
+		return nil, &NotStartedError{err}
 	}
 	run := cfg.RunDir
 	if run == nil {

@@ -12,6 +12,7 @@ import (
 
 	"irqlab/devmodel/mana"
 	"irqlab/guestagent/agentapi"
+	"irqlab/images"
 	"irqlab/lab"
 	"irqlab/lab/machine"
 	"irqlab/lab/qemu"
@@ -326,7 +327,7 @@ func (e *experiment) finish(ctx context.Context, err error) {
 		for _, f := range findings {
 			e.out.KernelLog.Warnings = append(e.out.KernelLog.Warnings, f.Text)
 		}
-		err = errors.Join(err, e.vm.Close(), e.keepTrace())
+		err = errors.Join(err, e.vm.Close(), e.keptConsole(), e.keepTrace())
 	}
 	var boot *qemu.BootError
 	if errors.As(err, &boot) {
@@ -372,6 +373,14 @@ func (e *experiment) kernelLog(ctx context.Context) ([]klog.Finding, error) {
 	return s.Findings(), nil
 }
 
+// keptConsole says what of the console is missing from the file that was asked for.
+func (e *experiment) keptConsole() error {
+	if err := e.vm.Console().FileError(); e.opts.Out != "" && err != nil {
+		return fmt.Errorf("the console was not kept: %w", err)
+	}
+	return nil
+}
+
 // keepTrace writes the function's timeline next to the console.
 func (e *experiment) keepTrace() error {
 	if e.opts.Out == "" || e.fn == nil {
@@ -388,16 +397,19 @@ func (e *experiment) keepTrace() error {
 }
 
 // blamesGuest tells a failure of the kernel or driver from one of the lab: a boot that did not come through, a lost interrupt, a guest that ended or reset the
-// machine, or one that no longer answers, whose log shows trouble or that let the time of the case run out. A QEMU that does not answer either is the lab's.
+// machine, or one that no longer answers, whose log shows trouble or that let the time of the case run out. A QEMU that does not
+// answer either is the lab's, and so is time spent before there was a guest.
 func blamesGuest(err error, warnings []string) bool {
 	var boot *qemu.BootError
 	var dead *qemu.DeadError
 	var frozen *qemu.FrozenError
+	var unstarted *qemu.NotStartedError
+	var busy *images.BusyError
 	var lost *lab.LostError
 	var driver *DriverError
 	var guest *agentapi.Error
 	switch {
-	case errors.As(err, &frozen):
+	case errors.As(err, &frozen), errors.As(err, &unstarted), errors.As(err, &busy):
 		return false
 	case errors.As(err, &dead):
 		return dead.Guest()

@@ -2,12 +2,19 @@ package runner
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 
+	"irqlab/images"
+	"irqlab/lab"
 	"irqlab/lab/qemu"
 	"irqlab/scenarios"
+	"irqlab/scenarios/result"
 )
 
 // TestBlame tells what the guest did not do from what it had no chance to do.
@@ -23,6 +30,8 @@ func TestBlame(t *testing.T) {
 		{"a QEMU that stands still", frozen, false},
 		{"a request that took too long", fmt.Errorf("agent: %w", context.DeadlineExceeded), true},
 		{"the same, QEMU standing still", fmt.Errorf("agent: %w: %w", context.DeadlineExceeded, &qemu.FrozenError{Err: context.DeadlineExceeded}), false},
+		{"a lock held too long", fmt.Errorf("snapshot: %w", &images.BusyError{Err: context.DeadlineExceeded}), false},
+		{"no time to start", &qemu.NotStartedError{Err: context.DeadlineExceeded}, false},
 		{"QEMU killed", &qemu.BootError{Err: &qemu.DeadError{Signal: 9, Status: -1}}, false},
 		{"a triple fault", &qemu.BootError{Err: &qemu.DeadError{Reason: "guest-reset"}}, true},
 	} {
@@ -46,5 +55,20 @@ func TestVMName(t *testing.T) {
 		if got != want || !allowed.MatchString(got) {
 			t.Errorf("%q: %q, want %q", name, got, want)
 		}
+	}
+}
+
+// TestConsoleNotKept: a result whose artifact could not be written is no pass.
+func TestConsoleNotKept(t *testing.T) {
+	t.Parallel()
+	sc, err := scenarios.Get("low-vcpu")
+	cases := plan(t, sc, err, scenarios.Overrides{Strategies: []string{"linear"}})
+	out := t.TempDir()
+	if err := errors.Join(os.MkdirAll(filepath.Join(out, dir(&cases[0])), 0o700), os.Symlink("/dev/full", filepath.Join(out, dir(&cases[0]), "console.log"))); err != nil {
+		t.Fatal(err)
+	}
+	c := run(t, cases, Options{Out: out, Start: lab.StartAuto}).Cases[0]
+	if c.Outcome != result.Error || !strings.Contains(strings.Join(c.Reasons, "\n"), "the console was not kept") || len(c.Observations) == 0 {
+		t.Errorf("%s: %q, %d observations; want an error that says so, and what was seen", c.Outcome, c.Reasons, len(c.Observations))
 	}
 }
