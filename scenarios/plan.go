@@ -40,7 +40,7 @@ func (s *Scenario) Plan(o Overrides) ([]Case, []string, error) {
 	if err := p.apply(o); err != nil {
 		return nil, nil, fmt.Errorf("scenario %s: %w", s.Name, err)
 	}
-	disambiguate(p.cases)
+	Disambiguate(p.cases)
 	for i := range p.cases {
 		c := &p.cases[i]
 		for _, problem := range slices.Concat(c.validate(), c.Expect.validate(c)) {

@@ -154,7 +154,7 @@ func Load(name string, data []byte) (*Scenario, error) {
 	if len(d.errs) > 0 {
 		return nil, d.sorted()
 	}
-	disambiguate(s.cases)
+	Disambiguate(s.cases)
 	return s, nil
 }
 
@@ -260,16 +260,17 @@ func (c *Case) name() {
 	c.Name = cmp.Or(strings.Join(words, "/"), c.Strategy, c.Driver)
 }
 
-// disambiguate numbers the cases that would share a name or a path.
-func disambiguate(cases []Case) {
-	taken := map[string]bool{}
+// Disambiguate numbers the cases, of one scenario or several, that would share a name or a path.
+func Disambiguate(cases []Case) {
+	taken := map[[2]string]bool{}
 	for i := range cases {
 		c := &cases[i]
 		base := c.Name
-		for n := 2; taken[c.Slug()]; n++ {
+		id := func() [2]string { return [2]string{c.Scenario, c.Slug()} }
+		for n := 2; taken[id()]; n++ {
 			c.Name = fmt.Sprintf("%s-%d", base, n)
 		}
-		taken[c.Slug()] = true
+		taken[id()] = true
 	}
 }
 

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -164,5 +165,25 @@ func TestJSONOfNothing(t *testing.T) {
 		if c.Outcome != "error" || len(c.Reasons) != 1 || !strings.Contains(c.Reasons[0], "/no/such/qemu") {
 			t.Errorf("%+v", c)
 		}
+	}
+}
+
+// TestSameScenarioTwice makes sure that no case writes over another's artifacts.
+func TestSameScenarioTwice(t *testing.T) {
+	root := newRoot(Streams{Out: io.Discard, Err: io.Discard})
+	cmd, _, err := root.Find([]string{"run"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases, err := new(scenarioFlags).plan(cmd.Flags(), []string{"low-vcpu", "low-vcpu"}, Streams{Err: io.Discard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, c := range cases {
+		names = append(names, c.Name)
+	}
+	if got := strings.Join(names, " "); got != "numa-aware linear unset numa-aware-2 linear-2 unset-2" {
+		t.Errorf("cases %s", got)
 	}
 }

@@ -265,6 +265,7 @@ func (f *scenarioFlags) plan(fs *pflag.FlagSet, names []string, s Streams) ([]sc
 		}
 		cases = append(cases, more...)
 	}
+	scenarios.Disambiguate(cases) // a scenario may be named twice, or two files may give theirs one name
 	return cases, nil
 }
 
