@@ -20,7 +20,7 @@ func newDevice(s Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "device --socket PATH",
 		Short: "Serve the function to a QEMU you start yourself",
-		Long: `device serves one MANA function on a vfio-user socket until interrupted, for a QEMU (11.1 or newer) that you start:
+		Long: `device serves one MANA function on a vfio-user socket until interrupted, for a QEMU (10.1.1 or newer) that you start:
 
   qemu-system-x86_64 -M q35,memory-backend=ram -m 512M \
     -object memory-backend-memfd,id=ram,size=512M,share=on \
