@@ -1,7 +1,6 @@
 package scenarios
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -272,5 +271,5 @@ func unknown(what, word string, allowed []string) error {
 	if word == "" {
 		return fmt.Errorf("no %s is given; allowed: %s", what, strings.Join(allowed, ", "))
 	}
-	return errors.New("unknown " + what + " " + strconv.Quote(word) + "; allowed: " + strings.Join(allowed, ", ") + nearest.Hint(word, allowed))
+	return nearest.Unknown(what, word, allowed)
 }

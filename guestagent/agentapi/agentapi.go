@@ -27,10 +27,8 @@ const (
 // User is the only user name the agent's SSH server accepts.
 const User = "root"
 
-// Command line keys the lab passes on the guest's kernel command line.
-const (
-	ReadyMessage = "irqlab: agent ready" // printed on the console when the agent serves
-)
+// ReadyMessage is what the agent prints on the console once it serves.
+const ReadyMessage = "irqlab: agent ready"
 
 // MaxLine bounds one JSON line in either direction, in bytes.
 const MaxLine = 8 << 20

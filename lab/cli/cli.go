@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"irqlab/images"
+	"irqlab/scenarios/nearest"
 )
 
 // Exit statuses; ExitPass, ExitFail and ExitError are those of `irqlab run`.
@@ -146,7 +147,7 @@ Nothing is installed and no root is needed. QEMU and kernels are fetched on firs
 		if len(args) == 0 {
 			return nil
 		}
-		return usageError(unknown("command", args[0], names(cmd.Commands())))
+		return usageError(nearest.Unknown("command", args[0], names(cmd.Commands())))
 	}
 	return root
 }
@@ -155,7 +156,7 @@ Nothing is installed and no root is needed. QEMU and kernels are fetched on firs
 func help(cmd *cobra.Command, args []string) error {
 	topic, rest, err := cmd.Root().Find(args)
 	if err != nil || topic == nil || topic == cmd.Root() && len(rest) > 0 {
-		return usageError(unknown("command", strings.Join(args, " "), names(cmd.Root().Commands())))
+		return usageError(nearest.Unknown("command", strings.Join(args, " "), names(cmd.Root().Commands())))
 	}
 	topic.InitDefaultHelpFlag()
 	return topic.Help()
@@ -179,7 +180,7 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 	}
 	var flags []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { flags = append(flags, "--"+f.Name) })
-	return unknown("flag", "--"+word, flags)
+	return nearest.Unknown("flag", "--"+word, flags)
 }
 
 // openCache opens the image cache; what it warns of goes to standard error.

@@ -12,6 +12,7 @@ import (
 	"irqlab/guestagent/strategy"
 	"irqlab/images"
 	"irqlab/scenarios"
+	"irqlab/scenarios/nearest"
 	"irqlab/scenarios/shape"
 )
 
@@ -37,7 +38,7 @@ A kernel is cached, fetchable, or incomplete: then the reason says what the mirr
 			if len(args) == 1 {
 				f := show[args[0]]
 				if f == nil {
-					return usageError(unknown("list", args[0], topics))
+					return usageError(nearest.Unknown("list", args[0], topics))
 				}
 				return f(cmd)
 			}

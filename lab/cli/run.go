@@ -20,6 +20,7 @@ import (
 	"irqlab/lab/report"
 	"irqlab/lab/runner"
 	"irqlab/scenarios"
+	"irqlab/scenarios/nearest"
 	"irqlab/scenarios/result"
 	"irqlab/scenarios/shape"
 )
@@ -101,12 +102,12 @@ func (f *machineFlags) register(fs *pflag.FlagSet) {
 
 func (f *machineFlags) validate() error {
 	if f.accel != lab.AccelAuto && f.accel != lab.AccelKVM && f.accel != lab.AccelTCG {
-		return fmt.Errorf("--accel: %w", unknown("accelerator", f.accel, []string{lab.AccelAuto, lab.AccelKVM, lab.AccelTCG}))
+		return fmt.Errorf("--accel: %w", nearest.Unknown("accelerator", f.accel, []string{lab.AccelAuto, lab.AccelKVM, lab.AccelTCG}))
 	}
 	if f.start == lab.StartAuto || f.start == lab.StartCold || f.start == lab.StartWarm {
 		return nil
 	}
-	return fmt.Errorf("--start: %w", unknown("start", f.start, []string{lab.StartAuto, lab.StartCold, lab.StartWarm}))
+	return fmt.Errorf("--start: %w", nearest.Unknown("start", f.start, []string{lab.StartAuto, lab.StartCold, lab.StartWarm}))
 }
 
 // runFlags say how cases are run and how their results are shown.
@@ -129,7 +130,7 @@ func (f *runFlags) register(fs *pflag.FlagSet) {
 
 func (f *runFlags) validate() error {
 	if f.format != "table" && f.format != "json" {
-		return fmt.Errorf("--format: %w", unknown("format", f.format, []string{"table", "json"}))
+		return fmt.Errorf("--format: %w", nearest.Unknown("format", f.format, []string{"table", "json"}))
 	}
 	if err := f.machineFlags.validate(); err != nil {
 		return err

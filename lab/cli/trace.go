@@ -16,6 +16,8 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
+
+	"irqlab/scenarios/nearest"
 )
 
 func newTrace(s Streams) *cobra.Command {
@@ -35,7 +37,7 @@ kinds asked for as they are in the file.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if format != "table" && format != "json" {
-				return usageError(fmt.Errorf("--format: %w", unknown("format", format, []string{"table", "json"})))
+				return usageError(fmt.Errorf("--format: %w", nearest.Unknown("format", format, []string{"table", "json"})))
 			}
 			in := s.In
 			if args[0] != "-" {
@@ -191,7 +193,7 @@ func ofKinds(events []traceEvent, kinds []string) ([]traceEvent, error) {
 	}
 	for _, k := range kinds {
 		if !have[k] {
-			return nil, unknown("kind in this timeline", k, slices.Sorted(maps.Keys(have)))
+			return nil, nearest.Unknown("kind in this timeline", k, slices.Sorted(maps.Keys(have)))
 		}
 	}
 	return slices.DeleteFunc(events, func(e traceEvent) bool { return !slices.Contains(kinds, e.kind) }), nil

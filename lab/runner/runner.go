@@ -4,6 +4,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,7 +77,7 @@ func Run(ctx context.Context, cases []scenarios.Case, o Options) (result.Report,
 	}
 
 	results := make([]*result.Case, len(cases))
-	seats := make(chan struct{}, max(1, cmpOr(o.Jobs, DefaultJobs())))
+	seats := make(chan struct{}, max(1, cmp.Or(o.Jobs, DefaultJobs())))
 	var wg sync.WaitGroup
 	for i := range cases {
 		c := &cases[i]
@@ -110,13 +111,6 @@ func Run(ctx context.Context, cases []scenarios.Case, o Options) (result.Report,
 		}
 	}
 	return report, context.Cause(ctx)
-}
-
-func cmpOr(a, b int) int {
-	if a > 0 {
-		return a
-	}
-	return b
 }
 
 func (o Options) status(s Status) {

@@ -31,3 +31,8 @@ func Hint(word string, known []string) string {
 	}
 	return ""
 }
+
+// Unknown is the error for a word outside a closed set: what it should name, what is allowed, and which of that was likely meant.
+func Unknown(what, word string, allowed []string) error {
+	return fmt.Errorf("unknown %s %q; allowed: %s%s", what, word, strings.Join(allowed, ", "), Hint(word, allowed))
+}
