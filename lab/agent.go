@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"irqlab/devmodel/trace"
 	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/cpulist"
 )
@@ -17,6 +18,9 @@ import (
 // Agent is the guest's PID 1, reached over SSH on a virtio-serial port. Its methods may be called from several goroutines.
 // A failure that the guest reports is an *agentapi.Error; any other error means that the channel is gone.
 type Agent struct {
+	// Trace receives every call that ends, and what CPUs were told; nil: nobody. It is set before the agent is shared.
+	Trace *trace.Recorder
+
 	ssh    *ssh.Client
 	client *agentapi.Client
 }
@@ -110,10 +114,28 @@ func (a *Agent) close() error { return a.ssh.Close() }
 // SSH is the connection the agent is reached by: more sessions (a shell, a command) may be opened on it.
 func (a *Agent) SSH() *ssh.Client { return a.ssh }
 
+// Kinds of events in an Agent's and a Function's trace.
+var (
+	// TraceCall is the end of a call to the agent, which took so many microseconds; the text is the method and, if it failed, why.
+	TraceCall = trace.NewKind("agent-call", "microseconds", "failed")
+	// TraceCPU: the guest has taken a CPU on- or offline for the lab; the text is by which road.
+	TraceCPU = trace.NewKind("cpu", "cpu", "online")
+	// TraceRead is what the kernel says of a vector and of one CPU: how many of the vector's interrupts that CPU has handled, and whether the vector is routed to it now.
+	// pending: the kernel has yet to move it into its requested mask.
+	TraceRead = trace.NewKind("vector-read", "vector", "irq", "cpu", "handled", "effective", "pending")
+)
+
 // call asks the agent for one method and returns its typed answer.
 func call[Result any](ctx context.Context, a *Agent, method string, params any) (Result, error) {
 	var r Result
+	began := a.Trace.Now()
 	err := a.client.Call(ctx, method, params, &r)
+	took := uint64((a.Trace.Now() - began).Microseconds())
+	if err != nil {
+		a.Trace.Note(TraceCall, fmt.Sprintf("%s: %.500s", method, err), took, 1)
+	} else {
+		a.Trace.Note(TraceCall, method, took)
+	}
 	return r, err
 }
 
@@ -188,6 +210,13 @@ func (a *Agent) Occupy(ctx context.Context, address string, levels map[int]int) 
 // SetCPU takes a CPU on- or offline through sysfs and returns the CPUs online afterwards.
 func (a *Agent) SetCPU(ctx context.Context, cpu int, online bool) (cpulist.List, error) {
 	r, err := call[agentapi.SetCPUResult](ctx, a, agentapi.MethodSetCPU, agentapi.SetCPUParams{CPU: cpu, Online: online})
+	switch {
+	case err != nil:
+	case online:
+		a.Trace.Note(TraceCPU, "sysfs", uint64(cpu), 1)
+	default:
+		a.Trace.Note(TraceCPU, "sysfs", uint64(cpu), 0)
+	}
 	return r.Online, err
 }
 
@@ -204,6 +233,11 @@ func (a *Agent) Await(ctx context.Context, above map[int]uint64, timeout time.Du
 // Log returns kernel log records with a sequence number above after; 0 returns all.
 func (a *Agent) Log(ctx context.Context, after uint64) (agentapi.LogResult, error) {
 	return call[agentapi.LogResult](ctx, a, agentapi.MethodLog, agentapi.LogParams{After: after})
+}
+
+// Mark adds a line to the kernel log and returns its record, which tells the log's clock at that moment. The text is a line of printable ASCII.
+func (a *Agent) Mark(ctx context.Context, text string) (agentapi.LogRecord, error) {
+	return call[agentapi.LogRecord](ctx, a, agentapi.MethodMark, agentapi.MarkParams{Text: text})
 }
 
 // noticeLevel is the first kernel log level that is no warning (KERN_NOTICE).

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"irqlab/guestagent/agentapi"
@@ -36,6 +38,7 @@ func (f *Function) Settle(ctx context.Context, a *Agent, vectors []agentapi.Vect
 	if err != nil {
 		return seen, err
 	}
+	f.Seen(vectors, seen)
 	for range settleRounds {
 		above := map[int]uint64{}
 		for i, v := range vectors {
@@ -50,11 +53,26 @@ func (f *Function) Settle(ctx context.Context, a *Agent, vectors []agentapi.Vect
 		if errors.As(err, &guest) && guest.Code == agentapi.CodeTimeout {
 			return seen, &LostError{err}
 		}
+		if err == nil {
+			f.Seen(vectors, seen)
+		}
 		if err != nil || settled(before, seen) {
 			return seen, err
 		}
 	}
 	return seen, nil
+}
+
+// Seen puts a reading of the function's vectors on its timeline.
+func (f *Function) Seen(vectors []agentapi.Vector, seen agentapi.Observation) {
+	flag := map[bool]uint64{true: 1}
+	for i, v := range vectors {
+		irq := seen.IRQs[i]
+		cpus := slices.Compact(slices.Sorted(slices.Values(slices.Concat(irq.Effective, slices.Collect(maps.Keys(irq.Counts))))))
+		for _, cpu := range cpus {
+			f.Trace.Record(TraceRead, uint64(v.Index), uint64(v.IRQ), uint64(cpu), irq.Counts[cpu], flag[irq.Effective.Has(cpu)], flag[irq.Pending()])
+		}
+	}
 }
 
 // settled reports whether no vector is pending and all that was handled between two readings was handled on the effective CPUs.

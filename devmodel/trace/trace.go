@@ -11,8 +11,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -29,8 +31,14 @@ type Kind struct {
 	fields []string
 }
 
+// declared are all kinds of the program, by name.
+var declared struct {
+	sync.Mutex
+	kinds map[string]*Kind
+}
+
 // NewKind declares a kind. It panics when the declaration itself is wrong (no name, more than MaxFields fields, a field named twice or named like one of the
-// keys every event has), because that is a mistake in the source, not in any input.
+// keys every event has, a name that is declared with other fields), because that is a mistake in the source, not in any input.
 func NewKind(name string, fields ...string) *Kind {
 	if name == "" || len(fields) > MaxFields {
 		panic(fmt.Sprintf("trace: kind %q with %d fields: want a name and at most %d fields", name, len(fields), MaxFields))
@@ -40,11 +48,31 @@ func NewKind(name string, fields ...string) *Kind {
 			panic(fmt.Sprintf("trace: kind %q: field %q is empty, reserved or repeated", name, f))
 		}
 	}
-	return &Kind{name: name, fields: slices.Clone(fields)}
+	k := &Kind{name: name, fields: slices.Clone(fields)}
+	declared.Lock()
+	defer declared.Unlock()
+	if other := declared.kinds[name]; other != nil && !slices.Equal(other.fields, fields) {
+		panic(fmt.Sprintf("trace: kind %q is declared with fields %q and with %q", name, other.fields, fields))
+	}
+	if declared.kinds == nil {
+		declared.kinds = map[string]*Kind{}
+	}
+	declared.kinds[name] = k
+	return k
+}
+
+// Kinds are the kinds that the packages of this program declare, by ascending name.
+func Kinds() []*Kind {
+	declared.Lock()
+	defer declared.Unlock()
+	return slices.SortedFunc(maps.Values(declared.kinds), func(a, b *Kind) int { return strings.Compare(a.name, b.name) })
 }
 
 // Name is the kind's name, as in the JSON "kind".
 func (k *Kind) Name() string { return k.name }
+
+// Fields are the names of its numbers, in the order Record takes them.
+func (k *Kind) Fields() []string { return slices.Clone(k.fields) }
 
 // Lost is recorded by nobody: Stream writes it in place of events that were overwritten before they could be written out.
 var Lost = NewKind("trace-lost", "count")
@@ -128,6 +156,14 @@ func New(capacity int) *Recorder {
 	r := &Recorder{start: time.Now(), ring: make([]Event, capacity)}
 	r.more.L = &r.mu
 	return r
+}
+
+// Start is when the recorder was made: its clock's zero.
+func (r *Recorder) Start() time.Time {
+	if r == nil {
+		return time.Time{}
+	}
+	return r.start
 }
 
 // Now is the recorder's clock: the monotonic time since it was made.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -78,6 +79,24 @@ func TestNewKindRefuses(t *testing.T) {
 			NewKind(name, fields...)
 		}()
 	}
+}
+
+func TestKinds(t *testing.T) {
+	t.Parallel()
+	kinds := Kinds()
+	i := slices.Index(kinds, kindFire)
+	if i < 0 || !slices.Contains(kinds, Lost) || !slices.Equal(kinds[i].Fields(), []string{"vector", "delivered"}) {
+		t.Errorf("kinds %v", kinds)
+	}
+	if !slices.IsSortedFunc(kinds, func(a, b *Kind) int { return strings.Compare(a.Name(), b.Name()) }) {
+		t.Error("not in order")
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a kind was declared again, with other fields")
+		}
+	}()
+	NewKind("fire", "vector")
 }
 
 // TestStream follows a recorder from before the first event to after the last; every line is JSON, none is lost, none comes twice.

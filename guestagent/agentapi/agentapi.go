@@ -51,6 +51,7 @@ const (
 	MethodObserve       = "irq.observe"      // ObserveParams -> Observation
 	MethodAwait         = "irq.await"        // AwaitParams -> Observation
 	MethodLog           = "log.read"         // LogParams -> LogResult
+	MethodMark          = "log.mark"         // MarkParams -> LogRecord: a line for the kernel log
 	MethodLinks         = "link.list"        // Empty -> LinksResult (netlink)
 	MethodSetLink       = "link.set"         // SetLinkParams -> Link
 	MethodRefresh       = "fork.refresh"     // RefreshParams -> Empty: of a guest restored from a snapshot
@@ -327,6 +328,14 @@ type LogResult struct {
 	Records []LogRecord `json:"records"`
 	Lost    bool        `json:"lost"`
 }
+
+// MarkParams is a line to add to the kernel log, at level debug; its record tells the time on the log's clock.
+type MarkParams struct {
+	Text string `json:"text"` // one line, 1 to MaxMark bytes
+}
+
+// MaxMark bounds MarkParams.Text, in bytes.
+const MaxMark = 200
 
 // Link is a network interface.
 type Link struct {

@@ -71,6 +71,7 @@ func New(cfg Config) *Agent {
 		agentapi.MethodObserve:       method(a.observe),
 		agentapi.MethodAwait:         method(a.await),
 		agentapi.MethodLog:           method(a.readLog),
+		agentapi.MethodMark:          method(a.mark),
 		agentapi.MethodLinks:         method(a.links),
 		agentapi.MethodSetLink:       method(a.setLink),
 		agentapi.MethodRefresh:       method(a.refresh),

@@ -389,6 +389,9 @@ func TestBadRequests(t *testing.T) {
 	wantCode(t, c, agentapi.MethodObserve, agentapi.ObserveParams{IRQs: []int{-1}}, agentapi.CodeNotFound, "IRQ -1")
 	wantCode(t, c, agentapi.MethodObserve, agentapi.ObserveParams{IRQs: make([]int, 1<<15)}, agentapi.CodeInvalid, "at most")
 	wantCode(t, c, agentapi.MethodSetLink, agentapi.SetLinkParams{Name: "lo", MTU: -1}, agentapi.CodeInvalid, "out of range")
+	for _, text := range []string{"", "two\nlines", strings.Repeat("x", agentapi.MaxMark+1), "caf\u00e9"} {
+		wantCode(t, c, agentapi.MethodMark, agentapi.MarkParams{Text: text}, agentapi.CodeInvalid, "printable ASCII")
+	}
 	if call[agentapi.Info](t, c, agentapi.MethodInfo, agentapi.InfoParams{Version: 1}).Version != 1 { // the channel survived it all
 		t.Error("no info")
 	}

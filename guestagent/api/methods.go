@@ -147,6 +147,13 @@ func (a *Agent) readLog(_ context.Context, p agentapi.LogParams) (agentapi.LogRe
 	return log, err
 }
 
+func (a *Agent) mark(_ context.Context, p agentapi.MarkParams) (agentapi.LogRecord, error) {
+	if p.Text == "" || len(p.Text) > agentapi.MaxMark || strings.ContainsFunc(p.Text, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return agentapi.LogRecord{}, fault.New(agentapi.CodeInvalid, "mark %.*q: must be one line of 1 to %d printable ASCII bytes", agentapi.MaxMark, p.Text, agentapi.MaxMark)
+	}
+	return kmsg.Mark(a.cfg.Root.Path("dev/kmsg"), p.Text)
+}
+
 func (a *Agent) links(context.Context, agentapi.Empty) (agentapi.LinksResult, error) {
 	l, err := link.List(a.cfg.Root)
 	return agentapi.LinksResult{Links: l}, err
