@@ -350,7 +350,7 @@ func (ps *profiles) decodeNode(d *decoder, n ast.Node, path string) {
 			if !validName(p.key) {
 				d.failAt(p.pos, at, nameProblem)
 			}
-			*ps = append(*ps, namedProfile{p.key, d.profile(p.value, at)})
+			*ps = append(*ps, NamedProfile{p.key, d.profile(p.value, at)})
 		}
 		if len(pairs) == 0 {
 			d.fail(path, "no profile is named; allowed: entries, or named lists of entries")

@@ -2,6 +2,7 @@ package scenarios
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -12,26 +13,38 @@ import (
 
 func strategyNames() []string { return strategy.Names() }
 
-// Overrides are the run command's flags that replace what a scenario says; zero values: not given.
+// AllStrategies stands for every strategy in Overrides.Strategies.
+const AllStrategies = "all"
+
+// Overrides are the run command's flags that replace what a scenario says. The values of one are alternatives, each of which makes cases of its own; none: not given.
 type Overrides struct {
-	Kernels    []string
-	Shape      *shape.Shape
-	Strategies []string
-	Driver     string
-	Vectors    int
-	DeviceNode *int // NoNode: none
-	Irqchip    string
-	Pressure   Profile // nil: not given; empty: none
-	Offline    *cpulist.List
+	Kernels     []string
+	Shapes      []shape.Shape
+	Strategies  []string // AllStrategies: each there is
+	Drivers     []string
+	Vectors     []VectorCount
+	DeviceNodes []int // NoNode: none
+	Irqchips    []string
+	Pressures   []NamedProfile
+	Offlines    []cpulist.List
+}
+
+// matrix tells whether some flag has alternatives, so that one of them may not go with one of another.
+func (o Overrides) matrix() bool {
+	return max(len(o.Kernels), len(o.Shapes), len(o.Strategies), len(o.Drivers), len(o.Vectors), len(o.DeviceNodes), len(o.Irqchips), len(o.Pressures), len(o.Offlines)) > 1
 }
 
 // Plan lists the concrete cases of a run.
 //
 // An overriding value selects the cases that have it already, and they keep all they expect; when no case has it, all cases take it, those that
-// have become equal are run once, and what they expect loses the parts the override makes meaningless. Notes say so; they are also in the
+// have become equal are run once, and what they expect loses the parts the override makes meaningless. Several values do so one after the other, and several overrides
+// multiply; combinations that are impossible are left out, unless that leaves none. Notes say so; they are also in the
 // cases they concern. Kernels replace without loss: an expectation is what a kernel is held to. Where cases differ in nothing but their kernel, so that
 // each says what its kernel does, another kernel is held to what the last of them expects. An error is one of usage.
 func (s *Scenario) Plan(o Overrides) ([]Case, []string, error) {
+	if slices.Contains(o.Strategies, AllStrategies) {
+		o.Strategies = strategyNames()
+	}
 	cases := slices.Clone(s.cases)
 	for i := range cases {
 		cases[i].Notes = nil
@@ -41,168 +54,241 @@ func (s *Scenario) Plan(o Overrides) ([]Case, []string, error) {
 		return nil, nil, fmt.Errorf("scenario %s: %w", s.Name, err)
 	}
 	Disambiguate(p.cases)
+	var possible []Case
+	var first error
+	why := map[string][]string{}
 	for i := range p.cases {
 		c := &p.cases[i]
-		for _, problem := range slices.Concat(c.validate(), c.Expect.validate(c)) {
-			remedy := ""
-			if o.Shape != nil && slices.Contains([]string{"offline", "device-node", "pressure"}, problem.key) {
-				remedy = fmt.Sprintf("; with --shape, give --%s, too", problem.key)
-			}
-			return nil, nil, fmt.Errorf("scenario %s: case %s: %s: %s%s", s.Name, c.Name, problem.key, problem.text, remedy)
+		problems := slices.Concat(c.validate(), c.Expect.validate(c))
+		if len(problems) == 0 {
+			possible = append(possible, *c)
+			continue
 		}
+		problem := problems[0]
+		remedy := ""
+		if o.Shapes != nil && slices.Contains([]string{"offline", "device-node", "pressure"}, problem.key) {
+			remedy = fmt.Sprintf("; with --shape, give --%s, too", problem.key)
+		}
+		if first == nil {
+			first = fmt.Errorf("scenario %s: case %s: %s: %s%s", s.Name, c.Name, problem.key, problem.text, remedy)
+		}
+		text := fmt.Sprintf("left out, since it is impossible: %s: %s%s", problem.key, problem.text, remedy)
+		why[text] = append(why[text], c.Name)
 	}
-	return p.cases, p.notes(), nil
+	if first != nil && (len(possible) == 0 || !o.matrix()) {
+		return nil, nil, first
+	}
+	notes := casesNotes(possible)
+	for _, text := range slices.Sorted(maps.Keys(why)) {
+		notes = append(notes, someOf(why[text], len(p.cases))+": "+text)
+	}
+	return possible, notes, nil
 }
 
 type planner struct{ cases []Case }
 
 func (p *planner) apply(o Overrides) error {
-	for _, name := range o.Strategies {
-		if !slices.Contains(strategyNames(), name) {
-			return fmt.Errorf("--strategy: %w", unknown("strategy", name, strategyNames()))
+	for _, list := range []struct {
+		flag           string
+		words, allowed []string
+	}{{"strategy", o.Strategies, strategyNames()}, {"driver", o.Drivers, Drivers()}, {"irqchip", o.Irqchips, Irqchips()}} {
+		for _, w := range list.words {
+			if !slices.Contains(list.allowed, w) {
+				return fmt.Errorf("--%s: %w", list.flag, unknown(list.flag, w, list.allowed))
+			}
 		}
 	}
-	if o.Driver != "" && !slices.Contains(Drivers(), o.Driver) {
-		return fmt.Errorf("--driver: %w", unknown("driver", o.Driver, Drivers()))
-	}
-	if o.Irqchip != "" && !slices.Contains(Irqchips(), o.Irqchip) {
-		return fmt.Errorf("--irqchip: %w", unknown("irqchip", o.Irqchip, Irqchips()))
-	}
-	if o.Vectors < 0 || o.Vectors > MaxVectors {
-		return fmt.Errorf("--vectors: %d is out of range; allowed: 1 to %d", o.Vectors, MaxVectors)
-	}
-	if o.Driver == DriverMana && len(o.Strategies) > 0 {
-		return fmt.Errorf("--strategy: driver mana spreads its vectors itself; leave --strategy out, or use --driver vfio")
-	}
-	if o.Shape != nil {
-		if err := o.Shape.Validate(); err != nil {
+	for _, s := range o.Shapes {
+		if err := s.Validate(); err != nil {
 			return fmt.Errorf("--shape: %w", err)
 		}
-		override(p, "shape", []shape.Shape{*o.Shape}, func(c *Case) shape.Shape { return c.Shape }, func(c *Case, v shape.Shape) {
-			same := c.Shape
-			same.MemoryMiB = v.MemoryMiB
-			c.Shape = v
-			if same != v { // memory alone moves no vector
-				c.drop("shape", aspectCounts, aspectMasks, aspectPlacement)
-			}
-		}, shapeWord)
 	}
-	if o.Offline != nil {
-		override(p, "offline", []string{o.Offline.String()}, func(c *Case) string { return c.Offline.String() }, func(c *Case, _ string) {
-			c.Offline = *o.Offline
-			c.drop("offline", aspectCounts, aspectMasks, aspectPlacement)
-		}, func(string) string { return offlineWord(*o.Offline) })
+	if slices.Equal(o.Drivers, []string{DriverMana}) && len(o.Strategies) > 0 {
+		return fmt.Errorf("--strategy: driver mana spreads its vectors itself; leave --strategy out, or use --driver vfio")
 	}
+	for _, step := range []func(Overrides) error{p.shapes, p.offlines, p.drivers, p.strategies, p.vectors, p.deviceNodes, p.irqchips, p.pressures, p.kernels} {
+		if err := step(o); err != nil {
+			return err
+		}
+		if len(p.cases) > MaxCases {
+			return fmt.Errorf("the alternatives multiply to more than %d cases", MaxCases)
+		}
+	}
+	return nil
+}
+
+func (p *planner) shapes(o Overrides) error {
+	override(p, o.Shapes, false, func(c *Case, v shape.Shape) bool { return c.Shape == v }, func(c *Case, v shape.Shape) {
+		same := c.Shape
+		same.MemoryMiB = v.MemoryMiB
+		c.Shape = v
+		if same != v { // memory alone moves no vector
+			c.drop("shape", aspectCounts, aspectMasks, aspectPlacement)
+		}
+	}, shapeWord)
+	return nil
+}
+
+func (p *planner) offlines(o Overrides) error {
+	override(p, o.Offlines, false, func(c *Case, v cpulist.List) bool { return slices.Equal(c.Offline, v) }, func(c *Case, v cpulist.List) {
+		c.Offline = v
+		c.drop("offline", aspectCounts, aspectMasks, aspectPlacement)
+	}, offlineWord)
 	for i := range p.cases {
 		p.cases[i].resolve()
 	}
-	if o.Driver != "" {
-		override(p, "driver", []string{o.Driver}, func(c *Case) string { return c.Driver }, func(c *Case, v string) {
-			c.Driver = v
-			if v == DriverMana {
-				if c.Name == c.Strategy {
-					c.Name = v
-				}
-				c.Strategy = ""
-				c.trim("driver", func(p Pressure) bool { return p.Kind != PressureVectors })
-			} else if len(o.Strategies) == 0 {
-				c.Strategy = strategy.Mana72 // what the newest driver does
-				c.note("strategy is %s because --driver overrides", c.Strategy)
+	return nil
+}
+
+func (p *planner) drivers(o Overrides) error {
+	override(p, o.Drivers, false, func(c *Case, v string) bool { return c.Driver == v }, func(c *Case, v string) {
+		c.Driver = v
+		if v == DriverMana {
+			if c.Name == c.Strategy {
+				c.Name = v
 			}
-			c.drop("driver", aspectMasks, aspectPlacement)
-		}, func(v string) string { return v })
-	}
-	if len(o.Strategies) > 0 {
-		vfio := slices.DeleteFunc(slices.Clone(p.cases), func(c Case) bool { return c.Driver == DriverMana })
-		if len(vfio) == 0 {
-			return fmt.Errorf("--strategy: case %s leaves the spreading to the kernel's driver; add --driver vfio", p.cases[0].Name)
+			c.Strategy = ""
+			c.trim("driver", func(p Pressure) bool { return p.Kind != PressureVectors })
+		} else if len(o.Strategies) == 0 {
+			c.Strategy = strategy.Mana72 // what the newest driver does
+			c.note("strategy is %s because --driver overrides", c.Strategy)
 		}
-		p.cases = vfio
-		override(p, "strategy", o.Strategies, func(c *Case) string { return c.Strategy }, func(c *Case, v string) {
-			c.Strategy = v
-			c.drop("strategy", aspectMasks, aspectPlacement)
-		}, func(v string) string { return v })
+		c.drop("driver", aspectMasks, aspectPlacement)
+	}, func(v string) string { return v })
+	return nil
+}
+
+// strategies leaves the cases out that do without one, unless their driver was asked for.
+func (p *planner) strategies(o Overrides) error {
+	if len(o.Strategies) == 0 {
+		return nil
 	}
-	if o.Vectors > 0 {
-		override(p, "vectors", []int{o.Vectors}, func(c *Case) int { return c.Vectors }, func(c *Case, v int) {
-			c.count = VectorCount{N: v}
-			c.Vectors = v
-			c.drop("vectors", aspectCounts, aspectMasks, aspectPlacement)
-		}, func(v int) string { return fmt.Sprintf("%d-vectors", v) })
+	var own []Case
+	if slices.Contains(o.Drivers, DriverMana) {
+		own = slices.DeleteFunc(slices.Clone(p.cases), func(c Case) bool { return c.Driver != DriverMana })
 	}
-	if o.DeviceNode != nil {
-		override(p, "device-node", []int{*o.DeviceNode}, func(c *Case) int { return c.DeviceNode }, func(c *Case, v int) {
-			c.DeviceNode = v
-			c.drop("device-node", aspectMasks, aspectPlacement)
-		}, func(v int) string { return "node-" + formatNode(v) })
+	vfio := slices.DeleteFunc(slices.Clone(p.cases), func(c Case) bool { return c.Driver == DriverMana })
+	if len(vfio) == 0 {
+		return fmt.Errorf("--strategy: case %s leaves the spreading to the kernel's driver; add --driver vfio", p.cases[0].Name)
 	}
-	if o.Irqchip != "" {
-		override(p, "irqchip", []string{o.Irqchip}, func(c *Case) string { return c.Irqchip }, func(c *Case, v string) {
-			c.Irqchip = v
-			c.drop("irqchip", aspectPlacement)
-		}, func(v string) string { return v })
-	}
-	if o.Pressure != nil {
-		word := "no-pressure"
-		if len(o.Pressure) > 0 {
-			word = "pressure"
+	p.cases = vfio
+	override(p, o.Strategies, true, func(c *Case, v string) bool { return c.Strategy == v }, func(c *Case, v string) {
+		c.Strategy = v
+		c.drop("strategy", aspectMasks, aspectPlacement)
+	}, func(v string) string { return v })
+	p.cases = append(p.cases, own...)
+	return nil
+}
+
+func (p *planner) vectors(o Overrides) error {
+	override(p, o.Vectors, false, func(c *Case, v VectorCount) bool { return c.Vectors == v.Of(len(c.Online())) }, func(c *Case, v VectorCount) {
+		c.count = v
+		c.resolve()
+		c.drop("vectors", aspectCounts, aspectMasks, aspectPlacement)
+	}, vectorsWord)
+	return nil
+}
+
+func (p *planner) deviceNodes(o Overrides) error {
+	override(p, o.DeviceNodes, false, func(c *Case, v int) bool { return c.DeviceNode == v }, func(c *Case, v int) {
+		c.DeviceNode = v
+		c.drop("device-node", aspectMasks, aspectPlacement)
+	}, nodeWord)
+	return nil
+}
+
+func (p *planner) irqchips(o Overrides) error {
+	override(p, o.Irqchips, false, func(c *Case, v string) bool { return c.Irqchip == v }, func(c *Case, v string) {
+		c.Irqchip = v
+		c.drop("irqchip", aspectPlacement)
+	}, func(v string) string { return v })
+	return nil
+}
+
+func (p *planner) pressures(o Overrides) error {
+	override(p, o.Pressures, false, func(c *Case, v NamedProfile) bool { return slices.Equal(c.Pressure.Strings(), v.Entries.Strings()) }, func(c *Case, v NamedProfile) {
+		c.Pressure = v.Entries
+		c.drop("pressure", aspectPlacement)
+	}, func(v NamedProfile) string { return v.Name })
+	if o.Pressures == nil && (o.Shapes != nil || o.Offlines != nil) {
+		for i := range p.cases { // pressure on a CPU that a changed shape or offline list took away is no mistake of the user's
+			p.cases[i].trimLevels()
 		}
-		override(p, "pressure", []string{strings.Join(o.Pressure.Strings(), " ")}, func(c *Case) string { return strings.Join(c.Pressure.Strings(), " ") }, func(c *Case, _ string) {
-			c.Pressure = o.Pressure
-			c.drop("pressure", aspectPlacement)
-		}, func(string) string { return word })
 	}
-	// Pressure on a CPU that a changed shape or offline list took away is no mistake of the user's.
-	for i := range p.cases {
-		c := &p.cases[i]
-		if o.Pressure == nil && (o.Shape != nil || o.Offline != nil) {
-			c.trimLevels()
+	return nil
+}
+
+func (p *planner) kernels(o Overrides) error {
+	var out []Case
+	for _, k := range o.Kernels {
+		if err := new(kernelSpec).UnmarshalText([]byte(k)); err != nil {
+			return fmt.Errorf("--kernel: %w", err)
+		}
+		for _, c := range p.heldTo(k) {
+			c.Kernel = k
+			if len(o.Kernels) > 1 {
+				c.Name += "/" + kernelWord(k)
+			}
+			out = append(out, c)
 		}
 	}
 	if len(o.Kernels) > 0 {
-		var out []Case
-		for _, k := range o.Kernels {
-			if err := new(kernelSpec).UnmarshalText([]byte(k)); err != nil {
-				return fmt.Errorf("--kernel: %w", err)
-			}
-			for _, c := range p.heldTo(k) {
-				c.Kernel = k
-				if len(o.Kernels) > 1 {
-					c.Name += "/" + kernelWord(k)
-				}
-				out = append(out, c)
-			}
-		}
 		p.cases = unique(out)
 	}
 	return nil
 }
 
-// override applies a flag's values: cases that have one already are kept as they are, else every case takes it.
-func override[T comparable](p *planner, flag string, values []T, get func(*Case) T, set func(*Case, T), word func(T) string) {
+// override applies a flag's values: cases that have one already are kept as they are, else every case takes it. What several values of another flag have set apart is not
+// chosen from: each of them is there with each of these. The value's word joins the name of the cases it stands for where there are several, or if one that is taken is to be named.
+func override[T any](p *planner, values []T, nameTaken bool, has func(*Case, T) bool, set func(*Case, T), word func(T) string) {
+	if len(values) == 0 {
+		return
+	}
+	var lines []string
+	for _, c := range p.cases {
+		if !slices.Contains(lines, c.line) {
+			lines = append(lines, c.line)
+		}
+	}
 	var out []Case
 	for _, v := range values {
-		var have, take []Case
-		for _, c := range p.cases {
-			if get(&c) == v {
-				have = append(have, c)
-				continue
+		for _, line := range lines {
+			var have, take []Case
+			for _, c := range p.cases {
+				if c.line != line {
+					continue
+				}
+				kept := has(&c, v)
+				if !kept {
+					c.Notes = slices.Clone(c.Notes) // the case's own: it may be taken once for each value
+					set(&c, v)
+				}
+				if len(values) > 1 {
+					c.line += "/" + word(v)
+				}
+				if len(values) > 1 || nameTaken && !kept {
+					c.addWord(word(v))
+				}
+				if kept {
+					have = append(have, c)
+				} else {
+					take = append(take, c)
+				}
 			}
-			// The case's own copies: it may be taken once for each value.
-			c.Notes = slices.Clone(c.Notes)
-			set(&c, v)
-			if w := word(v); len(values) > 1 || flag == "strategy" {
-				c.Name += "/" + w
+			if len(have) > 0 {
+				take = have
 			}
-			take = append(take, c)
-		}
-		if len(have) > 0 {
-			out = append(out, have...)
-		} else {
 			out = append(out, take...)
 		}
 	}
 	p.cases = unique(out)
+}
+
+// addWord adds a word to the case's name that it does not have yet.
+func (c *Case) addWord(word string) {
+	if !slices.Contains(strings.Split(c.Name, "/"), word) {
+		c.Name += "/" + word
+	}
 }
 
 // heldTo are the cases whose expectations a kernel is held to: of those that differ only in their kernel, the ones that have this kernel, else the ones that have the
@@ -308,11 +394,11 @@ func (c *Case) trimLevels() {
 	}
 }
 
-// notes are the cases' notes, each with the cases it concerns.
-func (p *planner) notes() []string {
+// casesNotes are the cases' notes, each with the cases it concerns.
+func casesNotes(cases []Case) []string {
 	var order []string
 	of := map[string][]string{}
-	for _, c := range p.cases {
+	for _, c := range cases {
 		for _, n := range c.Notes {
 			if of[n] == nil {
 				order = append(order, n)
@@ -322,11 +408,21 @@ func (p *planner) notes() []string {
 	}
 	var out []string
 	for _, n := range order {
-		if len(of[n]) == len(p.cases) {
+		if len(of[n]) == len(cases) {
 			out = append(out, n)
 		} else {
-			out = append(out, strings.Join(of[n], ", ")+": "+n)
+			out = append(out, someOf(of[n], len(cases))+": "+n)
 		}
 	}
 	return out
 }
+
+// someOf lists names, or counts them where there are many.
+func someOf(names []string, all int) string {
+	if len(names) <= maxNamed {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%d of %d cases", len(names), all)
+}
+
+const maxNamed = 4 // in a note

@@ -21,12 +21,12 @@ func mustGet(t testing.TB, name string) *Scenario {
 func TestPlan(t *testing.T) {
 	none := NoNode
 	offline, allOnline := list("3"), cpulist.List(nil)
-	parse := func(text string) *shape.Shape {
+	parse := func(text string) shape.Shape {
 		s, err := shape.ParseShape(text)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &s
+		return s
 	}
 	const profile = "[vectors:before=hwc,cpu0-3=8 vectors:before=queues,cpu0=12,cpu1=16,cpu2=8,cpu3=10]"
 	const unsetProfile = "[vectors:before=hwc,cpu0-3=8 vectors:before=queues,cpu0-1=12,cpu2-3=9]"
@@ -48,13 +48,13 @@ func TestPlan(t *testing.T) {
 			"numa-aware/siblings: siblings vfio 1x2x2 5 node 0 msi " + profile + " off [] debian:7.3\n" +
 				"unset/siblings: siblings vfio 1x2x2 5 node 0 msi " + unsetProfile + " off [] debian:7.3",
 			"expectations on masks, placement dropped because --strategy overrides"},
-		{"pressure away", "low-vcpu", Overrides{Pressure: Profile{}, Strategies: []string{"linear"}},
+		{"pressure away", "low-vcpu", Overrides{Pressures: []NamedProfile{{}}, Strategies: []string{"linear"}},
 			"linear: linear vfio 1x2x2 5 node 0 msi [] off [] debian:7.3", "expectations on placement dropped because --pressure overrides"},
-		{"vectors", "low-vcpu", Overrides{Vectors: 6, Strategies: []string{"linear"}},
+		{"vectors", "low-vcpu", Overrides{Vectors: []VectorCount{{N: 6}}, Strategies: []string{"linear"}},
 			"linear: linear vfio 1x2x2 6 node 0 msi " + profile + " off [] debian:7.3", "expectations on masks, placement dropped because --vectors overrides"},
-		{"the same vectors", "low-vcpu", Overrides{Vectors: 5, Strategies: []string{"linear"}},
+		{"the same vectors", "low-vcpu", Overrides{Vectors: []VectorCount{{N: 5}}, Strategies: []string{"linear"}},
 			"linear: linear vfio 1x2x2 5 node 0 msi " + profile + " off [] debian:7.3", ""},
-		{"vectors select a case", "vector-boundary", Overrides{Vectors: 4}, "equal: mana-7.2 vfio 1x2x2 4 node 0 msi [] off [] debian:7.3\n" +
+		{"vectors select a case", "vector-boundary", Overrides{Vectors: []VectorCount{{N: 4}}}, "equal: mana-7.2 vfio 1x2x2 4 node 0 msi [] off [] debian:7.3\n" +
 			"driver-equal/debian:6.18:  mana 1x2x2 4 node 0 msi [] off [] debian:6.18\ndriver-equal/debian:7.3:  mana 1x2x2 4 node 0 msi [] off [] debian:7.3", ""},
 		{"kernels multiply and keep", "low-vcpu", Overrides{Kernels: []string{"debian:6.18", "/tmp/build/"}, Strategies: []string{"linear"}},
 			"linear/debian:6.18: linear vfio 1x2x2 5 node 0 msi " + profile + " off [] debian:6.18\n" +
@@ -68,27 +68,27 @@ func TestPlan(t *testing.T) {
 		{"each kernel its own", "low-vcpu-driver", Overrides{Kernels: []string{"debian:7.3", "debian:6.18"}},
 			"fixed/debian:7.3:  mana 1x2x2 5 node 0 msi [nvme:queues=4] off [] debian:7.3\n" +
 				"before-fix/debian:6.18:  mana 1x2x2 5 node 0 msi [nvme:queues=4] off [] debian:6.18", ""},
-		{"a strategy leaves the driver's cases out", "vector-boundary", Overrides{Strategies: []string{"mana-7.2"}, Vectors: 4},
+		{"a strategy leaves the driver's cases out", "vector-boundary", Overrides{Strategies: []string{"mana-7.2"}, Vectors: []VectorCount{{N: 4}}},
 			"equal: mana-7.2 vfio 1x2x2 4 node 0 msi [] off [] debian:7.3", ""},
-		{"memory moves no vector", "low-vcpu", Overrides{Shape: parse("memory=1G"), Strategies: []string{"linear"}},
+		{"memory moves no vector", "low-vcpu", Overrides{Shapes: []shape.Shape{parse("memory=1G")}, Strategies: []string{"linear"}},
 			"linear: linear vfio 1x2x2 5 node 0 msi " + profile + " off [] debian:7.3", ""},
-		{"a smaller shape takes pressure with it", "low-vcpu", Overrides{Shape: parse("cores=1"), Strategies: []string{"linear"}},
+		{"a smaller shape takes pressure with it", "low-vcpu", Overrides{Shapes: []shape.Shape{parse("cores=1")}, Strategies: []string{"linear"}},
 			"linear: linear vfio 1x1x2 5 node 0 msi [vectors:before=hwc,cpu0-1=8 vectors:before=queues,cpu0=12,cpu1=16] off [] debian:7.3",
 			"expectations on masks, placement dropped because --shape overrides\npressure on CPU 2-3 dropped because it is not online"},
-		{"relative vectors follow the shape", "offline-before", Overrides{Shape: parse("cores=8"), Strategies: []string{"unset"}},
+		{"relative vectors follow the shape", "offline-before", Overrides{Shapes: []shape.Shape{parse("cores=8")}, Strategies: []string{"unset"}},
 			"unset: unset vfio 1x8x2 14 node 0 msi [] off [5-7] debian:7.3", "expectations on masks, counts dropped because --shape overrides"},
-		{"offline", "low-vcpu", Overrides{Offline: &offline, Strategies: []string{"linear"}},
+		{"offline", "low-vcpu", Overrides{Offlines: []cpulist.List{offline}, Strategies: []string{"linear"}},
 			"linear: linear vfio 1x2x2 5 node 0 msi [vectors:before=hwc,cpu0-2=8 vectors:before=queues,cpu0=12,cpu1=16,cpu2=8] off [3] debian:7.3",
 			"expectations on masks, placement dropped because --offline overrides\npressure on CPU 3 dropped because it is not online"},
-		{"nothing offline", "offline-before", Overrides{Offline: &allOnline, Strategies: []string{"linear"}},
+		{"nothing offline", "offline-before", Overrides{Offlines: []cpulist.List{allOnline}, Strategies: []string{"linear"}},
 			"linear: linear vfio 1x4x2 9 node 0 msi [] off [] debian:7.3", "expectations on masks, placement, counts dropped because --offline overrides"},
-		{"device node selects", "device-node", Overrides{DeviceNode: &none}, "none: numa-aware vfio 2x2x2 6 node -1 msi [] off [] debian:7.3\n" +
+		{"device node selects", "device-node", Overrides{DeviceNodes: []int{none}}, "none: numa-aware vfio 2x2x2 6 node -1 msi [] off [] debian:7.3\n" +
 			"driver-none:  mana 2x2x2 6 node -1 msi [] off [] debian:7.3", ""},
-		{"device node none, where no case has it", "low-vcpu", Overrides{DeviceNode: &none, Strategies: []string{"linear"}},
+		{"device node none, where no case has it", "low-vcpu", Overrides{DeviceNodes: []int{none}, Strategies: []string{"linear"}},
 			"linear: linear vfio 1x2x2 5 node -1 msi " + profile + " off [] debian:7.3", "expectations on masks, placement dropped because --device-node overrides"},
-		{"irqchip", "low-vcpu", Overrides{Irqchip: IrqchipRemapped, Strategies: []string{"linear"}},
+		{"irqchip", "low-vcpu", Overrides{Irqchips: []string{IrqchipRemapped}, Strategies: []string{"linear"}},
 			"linear: linear vfio 1x2x2 5 node 0 remapped " + profile + " off [] debian:7.3", "expectations on placement dropped because --irqchip overrides"},
-		{"the kernel's driver", "low-vcpu", Overrides{Driver: DriverMana}, "mana:  mana 1x2x2 5 node 0 msi [] off [] debian:7.3",
+		{"the kernel's driver", "low-vcpu", Overrides{Drivers: []string{DriverMana}}, "mana:  mana 1x2x2 5 node 0 msi [] off [] debian:7.3",
 			"pressure \"vectors:before=hwc,cpu0-3=8\" dropped because --driver overrides\n" +
 				"pressure \"vectors:before=queues,cpu0=12,cpu1=16,cpu2=8,cpu3=10\" dropped because --driver overrides\n" +
 				"expectations on masks, placement dropped because --driver overrides"},
@@ -108,12 +108,91 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// names lists the cases' names.
+func names(cases []Case) string {
+	var n []string
+	for _, c := range cases {
+		n = append(n, c.Name)
+	}
+	return strings.Join(n, " ")
+}
+
+// Alternatives of several flags multiply, and each case of what comes out still expects what the flags leave true.
+func TestMatrix(t *testing.T) {
+	small, large := shape.Default(), shape.Default()
+	large.Sockets, large.Nodes = 2, 2
+	quietAndBusy := []NamedProfile{{"quiet", Profile{}}, {"busy", Profile{{Kind: PressureNVMe, Queues: 4, Node: NoNode}}}}
+	for _, tc := range []struct {
+		what, scenario string
+		o              Overrides
+		want, notes    string
+	}{
+		{"kernels by shapes", "low-vcpu", Overrides{Strategies: []string{"linear"}, Shapes: []shape.Shape{small, large}, Kernels: []string{"debian:6.18", "debian:7.3"}},
+			"linear/1x2x2/debian:6.18 linear/2x2x2-2nodes/debian:6.18 linear/1x2x2/debian:7.3 linear/2x2x2-2nodes/debian:7.3",
+			"linear/2x2x2-2nodes/debian:6.18, linear/2x2x2-2nodes/debian:7.3: expectations on masks, placement dropped because --shape overrides"},
+		{"drivers, of which one has strategies", "low-vcpu", Overrides{Drivers: Drivers(), Strategies: []string{"linear", "node"}, Pressures: []NamedProfile{{}}},
+			"linear/vfio numa-aware/vfio/node mana", ""},
+		{"pressures", "low-vcpu", Overrides{Strategies: []string{"linear"}, Pressures: quietAndBusy}, "linear/quiet linear/busy", "expectations on placement dropped because --pressure overrides"},
+		{"pressures that the scenario has", "alternatives", Overrides{Strategies: []string{"siblings"}, Pressures: quietAndBusy}, "siblings/quiet siblings/busy", ""},
+		{"vectors, relative and not, irqchips", "vector-boundary", Overrides{Drivers: []string{DriverVFIO}, Vectors: []VectorCount{{N: 4}, {Online: true, N: -1}}, Irqchips: Irqchips()},
+			"equal/4-vectors/msi one-below/online-1-vectors/msi equal/4-vectors/remapped one-below/online-1-vectors/remapped", ""},
+		{"a node that one shape lacks", "device-node", Overrides{Strategies: []string{"numa-aware"}, Shapes: []shape.Shape{small, large}, DeviceNodes: []int{1}},
+			"", ""},
+		{"offline lists", "low-vcpu", Overrides{Strategies: []string{"linear"}, Offlines: []cpulist.List{nil, list("3")}}, "linear/all-online linear/offline-3", ""},
+	} {
+		cases, notes, err := mustGet(t, tc.scenario).Plan(tc.o)
+		if err != nil {
+			t.Errorf("%s: %v", tc.what, err)
+			continue
+		}
+		if got := names(cases); tc.want != "" && got != tc.want {
+			t.Errorf("%s: got %s, want %s", tc.what, got, tc.want)
+		}
+		if got := strings.Join(notes, "\n"); tc.notes != "" && got != tc.notes {
+			t.Errorf("%s: notes %s, want %s", tc.what, got, tc.notes)
+		}
+		for _, c := range cases {
+			if p := slices.Concat(c.validate(), c.Expect.validate(&c)); len(p) > 0 {
+				t.Errorf("%s: %s is impossible: %s", tc.what, c.Name, p[0].text)
+			}
+		}
+	}
+	cases, notes, err := mustGet(t, "device-node").Plan(Overrides{Strategies: []string{"numa-aware"}, Shapes: []shape.Shape{small, large}, DeviceNodes: []int{1}})
+	if err != nil || len(cases) == 0 || len(notes) == 0 || !strings.Contains(notes[len(notes)-1], "left out, since it is impossible: device-node: node 1 is not in the shape") {
+		t.Errorf("cases %s, notes %q, error %v; want the one-node shape left out", names(cases), notes, err)
+	}
+	for _, c := range cases {
+		if c.Shape != large || c.DeviceNode != 1 {
+			t.Errorf("%s has shape %v and node %d", c.Name, c.Shape, c.DeviceNode)
+		}
+	}
+	// Every strategy on three kernels and four shapes: the README's example.
+	shapes := []shape.Shape{small, large, large, large}
+	shapes[2].Cores, shapes[3].Threads = 4, 1
+	cases, _, err = mustGet(t, "alternatives").Plan(Overrides{Strategies: []string{AllStrategies}, Pressures: []NamedProfile{{}}, Shapes: shapes, Kernels: []string{"debian:6.18", "debian:7.2", "debian:7.3"}})
+	if err != nil || len(cases) != 96 {
+		t.Errorf("%d cases, want 96: %v", len(cases), err)
+	}
+	for n := range 4 { // nothing that the scenario says itself is taken from the shape it says it of
+		if c := cases[n]; c.Shape == small && c.Expect.Settled.QueueMasks == nil {
+			t.Errorf("%s expects nothing", c.Name)
+		}
+	}
+	many := make([]VectorCount, 1+MaxCases/16)
+	for i := range many {
+		many[i].N = 1 + i
+	}
+	if _, _, err := mustGet(t, "alternatives").Plan(Overrides{Vectors: many}); err == nil || !strings.Contains(err.Error(), "more than 4096 cases") {
+		t.Errorf("too many: %v", err)
+	}
+}
+
 // TestPlanKeepsScenario: a plan must not eat into the scenario it comes from.
 func TestPlanKeepsScenario(t *testing.T) {
 	s := mustGet(t, "low-vcpu")
 	before := listing(s.cases) + describe(s.cases[0].Expect)
 	off := list("1-3")
-	if _, _, err := s.Plan(Overrides{Vectors: 9, Offline: &off, Strategies: []string{"node"}, Irqchip: IrqchipRemapped}); err != nil {
+	if _, _, err := s.Plan(Overrides{Vectors: []VectorCount{{N: 9}}, Offlines: []cpulist.List{off}, Strategies: []string{"node"}, Irqchips: []string{IrqchipRemapped}}); err != nil {
 		t.Fatal(err)
 	}
 	if after := listing(s.cases) + describe(s.cases[0].Expect); after != before {
@@ -136,18 +215,18 @@ func TestPlanErrors(t *testing.T) {
 	}{
 		{"low-vcpu", Overrides{Strategies: []string{"linaer"}}, `scenario low-vcpu: --strategy: unknown strategy "linaer"; allowed: numa-aware, linear, mana-7.2, unset, ` +
 			`all-online, local-spread, siblings, node; did you mean "linear"?`},
-		{"low-vcpu", Overrides{Driver: "vfoi"}, `--driver: unknown driver "vfoi"; allowed: vfio, mana; did you mean "vfio"?`},
-		{"low-vcpu", Overrides{Irqchip: "x2"}, `--irqchip: unknown irqchip "x2"; allowed: msi, remapped`},
-		{"low-vcpu", Overrides{Vectors: 2049}, `--vectors: 2049 is out of range; allowed: 1 to 2048`},
-		{"low-vcpu", Overrides{DeviceNode: &node1}, `device-node: node 1 is not in the shape; allowed: none, 0`},
-		{"low-vcpu", Overrides{Offline: &cpu0}, `offline: CPU 0 cannot be taken offline`},
-		{"low-vcpu", Overrides{Offline: &far}, `offline: CPU 9 is not in the shape, which has CPUs 0-3`},
+		{"low-vcpu", Overrides{Drivers: []string{"vfoi"}}, `--driver: unknown driver "vfoi"; allowed: vfio, mana; did you mean "vfio"?`},
+		{"low-vcpu", Overrides{Irqchips: []string{"x2"}}, `--irqchip: unknown irqchip "x2"; allowed: msi, remapped`},
+		{"low-vcpu", Overrides{Vectors: []VectorCount{{N: 2049}}}, `vectors: 2049 vectors are impossible; allowed: 1 to 2048`},
+		{"low-vcpu", Overrides{DeviceNodes: []int{node1}}, `device-node: node 1 is not in the shape; allowed: none, 0`},
+		{"low-vcpu", Overrides{Offlines: []cpulist.List{cpu0}}, `offline: CPU 0 cannot be taken offline`},
+		{"low-vcpu", Overrides{Offlines: []cpulist.List{far}}, `offline: CPU 9 is not in the shape, which has CPUs 0-3`},
 		{"low-vcpu", Overrides{Kernels: []string{""}}, `--kernel: no kernel is named`},
-		{"low-vcpu", Overrides{Shape: &shape.Shape{}}, `--shape: sockets=0 is impossible`},
-		{"low-vcpu", Overrides{Driver: DriverMana, Strategies: []string{"linear"}}, `--strategy: driver mana spreads its vectors itself`},
-		{"low-vcpu", Overrides{Driver: DriverMana, Pressure: Profile{{Kind: PressureVectors, Before: BeforeHWC, Levels: map[int]int{0: 1}}}}, `needs driver vfio`},
-		{"low-vcpu", Overrides{Pressure: Profile{{Kind: PressureNVMe, Queues: 1, Node: 3}}}, `pressure: "nvme:queues=1,node=3": node 3 is not in the shape`},
-		{"offline-before", Overrides{Shape: &tiny}, `offline: CPU 5-7 is not in the shape, which has CPUs 0; with --shape, give --offline, too`},
+		{"low-vcpu", Overrides{Shapes: []shape.Shape{{}}}, `--shape: sockets=0 is impossible`},
+		{"low-vcpu", Overrides{Drivers: []string{DriverMana}, Strategies: []string{"linear"}}, `--strategy: driver mana spreads its vectors itself`},
+		{"low-vcpu", Overrides{Drivers: []string{DriverMana}, Pressures: []NamedProfile{{Entries: Profile{{Kind: PressureVectors, Before: BeforeHWC, Levels: map[int]int{0: 1}}}}}}, `needs driver vfio`},
+		{"low-vcpu", Overrides{Pressures: []NamedProfile{{Entries: Profile{{Kind: PressureNVMe, Queues: 1, Node: 3}}}}}, `pressure: "nvme:queues=1,node=3": node 3 is not in the shape`},
+		{"offline-before", Overrides{Shapes: []shape.Shape{tiny}}, `offline: CPU 5-7 is not in the shape, which has CPUs 0; with --shape, give --offline, too`},
 	} {
 		_, _, err := mustGet(t, tc.scenario).Plan(tc.o)
 		if err == nil || !strings.Contains(err.Error(), tc.want) {

@@ -193,6 +193,37 @@ func ParseProfile(entries []string) (Profile, error) {
 	return p, nil
 }
 
+// ParseProfiles reads what several --pressure flags say: entries of one profile, or each with the NAME= of its own, which makes an alternative of every name.
+func ParseProfiles(texts []string) ([]NamedProfile, error) {
+	var order []string
+	entries := map[string][]string{}
+	for _, text := range texts {
+		name, entry, ok := strings.Cut(text, "=")
+		if !ok || name == "" || strings.ContainsRune(name, ':') || slices.Contains(pressureKinds(), name) { // an entry's own =
+			name, entry = "", text
+		}
+		if name != "" && !validName(name) {
+			return nil, fmt.Errorf("pressure %q: %q is %s", text, name, nameProblem)
+		}
+		if entries[name] == nil {
+			order = append(order, name)
+		}
+		entries[name] = append(entries[name], entry)
+	}
+	if len(order) > 1 && entries[""] != nil {
+		return nil, fmt.Errorf("pressure %q has no name, but others have: name all of them, as in busy=%s, or none", entries[""][0], pressureExample(PressureNVMe))
+	}
+	var out []NamedProfile
+	for _, name := range order {
+		p, err := ParseProfile(entries[name])
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, NamedProfile{name, p})
+	}
+	return out, nil
+}
+
 // accept says why an entry cannot join the profile.
 func (p Profile) accept(entry Pressure) error {
 	if entry.Kind == PressureVectors && p.Levels(entry.Before) != nil {

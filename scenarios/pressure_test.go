@@ -1,6 +1,7 @@
 package scenarios
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -100,4 +101,31 @@ func FuzzParseFlags(f *testing.F) {
 			t.Fatalf("vectors %q -> %s -> %v, %v", vectors, text, back, err)
 		}
 	})
+}
+
+func TestParseProfiles(t *testing.T) {
+	for _, tc := range []struct{ in, want, problem string }{
+		{"", "", ""},
+		{"none", "[]", ""},
+		{"nvme:queues=4 virtio-blk:queues=1", "[nvme:queues=4 virtio-blk:queues=1]", ""},
+		{"quiet=none busy=nvme:queues=4 busy=vectors:before=hwc,cpu0=2", "quiet[] busy[nvme:queues=4 vectors:before=hwc,cpu0=2]", ""},
+		{"b=none a=none", "b[] a[]", ""},
+		{"none busy=nvme:queues=4", "", `"none" has no name`},
+		{"busy=nvme:queues=4 nvme:queues=2", "", "has no name"},
+		{"none none", "", "unknown kind"},
+		{"B!=none", "", "not a name"},
+		{"busy=nvm:queues=4", "", `did you mean "nvme"`},
+		{"nvme=4", "", "unknown kind"},
+		{"busy=", "", "no kind is given"},
+		{"=none", "", "unknown kind"},
+	} {
+		profiles, err := ParseProfiles(strings.Fields(tc.in))
+		var got []string
+		for _, p := range profiles {
+			got = append(got, fmt.Sprint(p.Name, p.Entries.Strings()))
+		}
+		if s := strings.Join(got, " "); s != tc.want || tc.problem == "" && err != nil || tc.problem != "" && (err == nil || !strings.Contains(err.Error(), tc.problem)) {
+			t.Errorf("%q: %s, %v; want %s, %s", tc.in, s, err, tc.want, tc.problem)
+		}
+	}
 }

@@ -49,6 +49,7 @@ type Case struct {
 	count VectorCount // what Vectors follows
 	key   string      // of the case in the file, "" for one that only the defaults make
 	named []string    // which alternatives the case stands for
+	line  string      // which of the alternatives that overrides made it stands for
 }
 
 // Online are the CPUs the function's driver sees.
@@ -195,14 +196,10 @@ func (d *decoder) expand(f *file, body namedCase) []Case {
 	cases = multiply(cases, st.Strategy, func(c *Case, v strategyName) string { c.Strategy = string(v); return string(v) })
 	cases = multiply(cases, st.Driver, func(c *Case, v driverName) string { c.Driver = string(v); return string(v) })
 	cases = multiply(cases, st.Shape, func(c *Case, v shapeText) string { c.Shape = shape.Shape(v); return shapeWord(c.Shape) })
-	cases = multiply(cases, st.DeviceNode, func(c *Case, v deviceNode) string { c.DeviceNode = int(v); return "node-" + formatNode(int(v)) })
-	cases = multiply(cases, st.Vectors, func(c *Case, v VectorCount) string {
-		c.count = v
-		b, _ := v.MarshalText()
-		return string(b) + "-vectors"
-	})
+	cases = multiply(cases, st.DeviceNode, func(c *Case, v deviceNode) string { c.DeviceNode = int(v); return nodeWord(c.DeviceNode) })
+	cases = multiply(cases, st.Vectors, func(c *Case, v VectorCount) string { c.count = v; return vectorsWord(v) })
 	cases = multiply(cases, st.Irqchip, func(c *Case, v irqchipName) string { c.Irqchip = string(v); return string(v) })
-	cases = multiply(cases, st.Pressure, func(c *Case, v namedProfile) string { c.Pressure = v.Entries; return v.Name })
+	cases = multiply(cases, st.Pressure, func(c *Case, v NamedProfile) string { c.Pressure = v.Entries; return v.Name })
 	cases = multiply(cases, st.Offline, func(c *Case, v offlineList) string { c.Offline = cpulist.List(v); return offlineWord(c.Offline) })
 	cases = multiply(cases, st.Kernel, func(c *Case, v kernelSpec) string { c.Kernel = string(v); return kernelWord(c.Kernel) })
 	for i := range cases {
@@ -281,6 +278,10 @@ func shapeWord(s shape.Shape) string {
 	}
 	return w
 }
+
+func nodeWord(node int) string { return "node-" + formatNode(node) }
+
+func vectorsWord(v VectorCount) string { return v.String() + "-vectors" }
 
 func offlineWord(l cpulist.List) string {
 	if len(l) == 0 {

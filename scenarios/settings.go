@@ -133,6 +133,12 @@ type VectorCount struct {
 	N      int
 }
 
+// ParseVectorCount reads a --vectors: what UnmarshalText does.
+func ParseVectorCount(text string) (v VectorCount, err error) {
+	err = v.UnmarshalText([]byte(text))
+	return v, err
+}
+
 // UnmarshalText reads "5", "online", "online+1" or "online-1".
 func (v *VectorCount) UnmarshalText(b []byte) error {
 	rest, online := strings.CutPrefix(string(b), "online")
@@ -149,16 +155,19 @@ func (v *VectorCount) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// MarshalText writes what UnmarshalText reads.
-func (v VectorCount) MarshalText() ([]byte, error) {
+// String writes what UnmarshalText reads.
+func (v VectorCount) String() string {
 	switch {
 	case !v.Online:
-		return strconv.AppendInt(nil, int64(v.N), 10), nil
+		return strconv.Itoa(v.N)
 	case v.N == 0:
-		return []byte("online"), nil
+		return "online"
 	}
-	return fmt.Appendf(nil, "online%+d", v.N), nil
+	return fmt.Sprintf("online%+d", v.N)
 }
+
+// MarshalText writes what UnmarshalText reads.
+func (v VectorCount) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
 
 // Of is the count on a machine with that many CPUs online.
 func (v VectorCount) Of(online int) int {
@@ -169,9 +178,10 @@ func (v VectorCount) Of(online int) int {
 }
 
 // profiles are alternatives of pressure; a single one has no name.
-type profiles []namedProfile
+type profiles []NamedProfile
 
-type namedProfile struct {
+// NamedProfile is one alternative of pressure.
+type NamedProfile struct {
 	Name    string
 	Entries Profile
 }

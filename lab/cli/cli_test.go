@@ -170,12 +170,7 @@ func TestJSONOfNothing(t *testing.T) {
 
 // TestSameScenarioTwice makes sure that no case writes over another's artifacts.
 func TestSameScenarioTwice(t *testing.T) {
-	root := newRoot(Streams{Out: io.Discard, Err: io.Discard})
-	cmd, _, err := root.Find([]string{"run"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cases, err := new(scenarioFlags).plan(cmd.Flags(), []string{"low-vcpu", "low-vcpu"}, Streams{Err: io.Discard})
+	cases, err := new(scenarioFlags).plan([]string{"low-vcpu", "low-vcpu"}, Streams{Err: io.Discard})
 	if err != nil {
 		t.Fatal(err)
 	}

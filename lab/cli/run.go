@@ -27,62 +27,52 @@ import (
 
 // scenarioFlags are the flags that override what a scenario says.
 type scenarioFlags struct {
-	kernels    []string
-	shape      string
-	strategies []string
-	driver     string
-	vectors    int
-	deviceNode string
-	irqchip    string
-	pressure   []string
-	offline    string
+	kernels, shapes, strategies, drivers, vectors, deviceNodes, irqchips, pressures, offlines []string
 }
 
 func (f *scenarioFlags) register(fs *pflag.FlagSet) {
-	fs.StringArrayVar(&f.kernels, "kernel", nil, "kernel `SPEC`: debian:7.3 (newest complete match), debian:6.18.15, a bzImage or vmlinux, a kernel build tree,\nor .deb files joined by commas; may be repeated")
-	fs.StringVar(&f.shape, "shape", "", "machine `SHAPE`, e.g. "+shape.Default().String())
-	fs.StringArrayVar(&f.strategies, "strategy", nil, "affinity strategy `NAME`, one of "+strings.Join(strategy.Names(), ", ")+"; may be repeated")
-	fs.StringVar(&f.driver, "driver", "", "who drives the function: `vfio` (the guest agent) or mana (the kernel's driver)")
-	fs.IntVar(&f.vectors, "vectors", 0, "MSI-X vectors of the function, HWC included (`N`)")
-	fs.StringVar(&f.deviceNode, "device-node", "", "NUMA node of the function (`N`), or none")
-	fs.StringVar(&f.irqchip, "irqchip", "", "`msi`, or remapped (interrupt remapping: affinity changes take effect at once)")
-	fs.StringArrayVar(&f.pressure, "pressure", nil, "other devices' interrupts (`SPEC`): nvme:queues=4, virtio-blk:queues=2,node=1,\nvectors:before=queues,cpu0=12,cpu1-3=8, or none; may be repeated")
-	fs.StringVar(&f.offline, "offline", "", "CPUs (`LIST`, e.g. 2-3) taken offline before the vectors are spread")
+	fs.StringArrayVar(&f.kernels, "kernel", nil, "kernel `SPEC`: debian:7.3 (newest complete match), debian:6.18.15, a bzImage or vmlinux, a kernel build tree,\nor .deb files joined by commas")
+	fs.StringArrayVar(&f.shapes, "shape", nil, "machine `SHAPE`, e.g. "+shape.Default().String())
+	fs.StringArrayVar(&f.strategies, "strategy", nil, "affinity strategy `NAME`, one of "+strings.Join(strategy.Names(), ", ")+"; or "+scenarios.AllStrategies)
+	fs.StringArrayVar(&f.drivers, "driver", nil, "who drives the function: `vfio` (the guest agent) or mana (the kernel's driver)")
+	fs.StringArrayVar(&f.vectors, "vectors", nil, "MSI-X vectors of the function, HWC included (`N`), or online, online+N, online-N: relative to the online CPUs")
+	fs.StringArrayVar(&f.deviceNodes, "device-node", nil, "NUMA node of the function (`N`), or none")
+	fs.StringArrayVar(&f.irqchips, "irqchip", nil, "`msi`, or remapped (interrupt remapping: affinity changes take effect at once)")
+	fs.StringArrayVar(&f.pressures, "pressure", nil, "other devices' interrupts (`SPEC`): nvme:queues=4, virtio-blk:queues=2,node=1,\nvectors:before=queues,cpu0=12,cpu1-3=8, or none. Several are one profile;\n"+
+		"NAME=SPEC makes an alternative of each name: --pressure quiet=none --pressure busy=nvme:queues=4")
+	fs.StringArrayVar(&f.offlines, "offline", nil, "CPUs (`LIST`, e.g. 2-3) taken offline before the vectors are spread; \"\" for none")
 }
 
 // overrides turns the flags that were given into Overrides.
-func (f *scenarioFlags) overrides(fs *pflag.FlagSet) (o scenarios.Overrides, err error) {
-	o = scenarios.Overrides{Kernels: f.kernels, Strategies: f.strategies, Driver: f.driver, Vectors: f.vectors, Irqchip: f.irqchip}
-	if fs.Changed("vectors") && f.vectors < 1 {
-		return o, fmt.Errorf("--vectors: %d is out of range; allowed: 1 to %d", f.vectors, scenarios.MaxVectors)
+func (f *scenarioFlags) overrides() (o scenarios.Overrides, err error) {
+	o = scenarios.Overrides{Kernels: f.kernels, Strategies: f.strategies, Drivers: f.drivers, Irqchips: f.irqchips}
+	if o.Shapes, err = parseAll("shape", f.shapes, shape.ParseShape); err != nil {
+		return o, err
 	}
-	if fs.Changed("shape") {
-		s, err := shape.ParseShape(f.shape)
+	if o.Vectors, err = parseAll("vectors", f.vectors, scenarios.ParseVectorCount); err != nil {
+		return o, err
+	}
+	if o.DeviceNodes, err = parseAll("device-node", f.deviceNodes, scenarios.ParseDeviceNode); err != nil {
+		return o, err
+	}
+	if o.Pressures, err = scenarios.ParseProfiles(f.pressures); err != nil {
+		return o, fmt.Errorf("--pressure: %w", err)
+	}
+	o.Offlines, err = parseAll("offline", f.offlines, cpulist.Parse)
+	return o, err
+}
+
+// parseAll reads the values of a flag.
+func parseAll[T any](flag string, texts []string, parse func(string) (T, error)) ([]T, error) {
+	var out []T
+	for _, text := range texts {
+		v, err := parse(text)
 		if err != nil {
-			return o, fmt.Errorf("--shape: %w", err)
+			return nil, fmt.Errorf("--%s: %w", flag, err)
 		}
-		o.Shape = &s
+		out = append(out, v)
 	}
-	if fs.Changed("device-node") {
-		n, err := scenarios.ParseDeviceNode(f.deviceNode)
-		if err != nil {
-			return o, fmt.Errorf("--device-node: %w", err)
-		}
-		o.DeviceNode = &n
-	}
-	if fs.Changed("pressure") {
-		if o.Pressure, err = scenarios.ParseProfile(f.pressure); err != nil {
-			return o, fmt.Errorf("--pressure: %w", err)
-		}
-	}
-	if fs.Changed("offline") {
-		l, err := cpulist.Parse(f.offline)
-		if err != nil {
-			return o, fmt.Errorf("--offline: %w", err)
-		}
-		o.Offline = &l
-	}
-	return o, nil
+	return out, nil
 }
 
 // machineFlags say what the guests run on.
@@ -191,20 +181,25 @@ func newRun(s Streams) *cobra.Command {
 		Long: `run boots a VM for each case of the scenarios, applies the case's affinity strategy, fires every vector until the kernel has settled it, and compares
 what it sees with what the scenario expects. SCENARIO is the name of a shipped one (irqlab list scenarios) or a YAML file; the default is ` + scenarios.Default + `.
 
-A flag overrides the scenario's value. Where that makes the scenario's expectations meaningless they are dropped, and the result says so.
+A flag overrides the scenario's value. Cases that have the value already are the ones that are run, with all they expect; if none has it, every case takes it, and
+what it expects loses the parts that the override makes meaningless: the result says which. Only --kernel takes nothing away: a kernel is held to what is expected.
+
+Every flag that overrides may be repeated: its values are alternatives, and those of several flags multiply. Combinations that are impossible, such as node 1 of a shape with one
+node, are left out, and named. Driver mana has no strategy: with --driver vfio --driver mana, each --strategy is run by vfio, and mana once.
 
 Exit status: 0 every case passed or expected nothing; 1 a case failed: the kernel or driver did not do what was expected; 2 bad usage or input file;
 125 the lab could not tell (and if both happen); 130 interrupted. ` + "`git bisect run`" + ` skips a commit on 125.`,
 		Example: `  irqlab run
   irqlab run low-vcpu --strategy linear --strategy unset --format json
   irqlab run vector-boundary --kernel ~/linux --out results
-  irqlab run my.yaml --shape sockets=2,cores=4,threads=2,nodes=2,memory=1G --device-node 1`,
+  irqlab run my.yaml --shape sockets=2,cores=4,threads=2,nodes=2,memory=1G --device-node 1
+  irqlab run alternatives --pressure none --kernel debian:6.18 --kernel debian:7.3 --shape cores=2 --shape cores=8   # 8 strategies x 2 kernels x 2 shapes`,
 		ValidArgs: scenarios.Shipped(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := rf.validate(); err != nil {
 				return usageError(err)
 			}
-			cases, err := sf.plan(cmd.Flags(), args, s)
+			cases, err := sf.plan(args, s)
 			if err != nil {
 				return err
 			}
@@ -243,8 +238,8 @@ func exitWith(status int) error {
 }
 
 // plan loads the scenarios and lists their cases under the flags' overrides. Its errors are of usage.
-func (f *scenarioFlags) plan(fs *pflag.FlagSet, names []string, s Streams) ([]scenarios.Case, error) {
-	o, err := f.overrides(fs)
+func (f *scenarioFlags) plan(names []string, s Streams) ([]scenarios.Case, error) {
+	o, err := f.overrides()
 	if err != nil {
 		return nil, usageError(err)
 	}

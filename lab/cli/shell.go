@@ -26,7 +26,7 @@ Other terminals may reach it meanwhile: irqlab ssh NAME.`,
 			if err := mf.validate(); err != nil {
 				return usageError(err)
 			}
-			cases, err := sf.plan(cmd.Flags(), args, s)
+			cases, err := sf.plan(args, s)
 			if err != nil {
 				return err
 			}

@@ -79,7 +79,7 @@ func testMana(t *testing.T, kernel, branch string, clustered bool) {
 // A driver that cannot come up fails its case, with its own words: one vector leaves none for a queue.
 func TestManaGivesUp(t *testing.T) {
 	t.Parallel()
-	c, _ := drive(t, scenarios.Overrides{Kernels: []string{"debian:7.3"}, Vectors: 1})
+	c, _ := drive(t, scenarios.Overrides{Kernels: []string{"debian:7.3"}, Vectors: []scenarios.VectorCount{{N: 1}}})
 	if c.Outcome != result.Fail || len(c.Reasons) == 0 || !strings.Contains(c.Reasons[0], "the driver's probe failed") || !strings.Contains(c.Reasons[0], "error -28") {
 		t.Errorf("%s: %q; want a failed probe with error -28", c.Outcome, c.Reasons)
 	}
