@@ -1,0 +1,383 @@
+package inject
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"irqlab/devmodel/trace"
+)
+
+// traceInject is a rule at work on the timeline.
+var traceInject = trace.NewKind("inject")
+
+// Errors of Release and AwaitHeld.
+var (
+	ErrUnknown  = errors.New("there is no such rule")
+	ErrNotHeld  = errors.New("nothing is held")
+	ErrReleased = errors.New("it has been released before")
+	ErrDropped  = errors.New("what it held was dropped by a reset")
+	ErrInForce  = errors.New("a rule of that name is in force")
+)
+
+const (
+	maxCounted = 4096 // steps counted one by one: codes and offsets are the guest's choice
+	maxRecent  = 8
+)
+
+// Controller has the rules of one function. The nil Controller has none and can have none; Pass costs it nothing. Methods may be called from any goroutine.
+type Controller struct {
+	mu      sync.Mutex
+	rec     *trace.Recorder
+	rules   []*rule // all there have been
+	live    [kinds][]*rule
+	counts  map[Point]int
+	totals  [kinds]int
+	recent  [maxRecent]Point // accesses left out
+	passed  int              // into recent
+	waiters []*waiter
+	changed chan struct{} // closed when a rule's state has changed
+}
+
+type rule struct {
+	Rule
+	at       pattern
+	seen     int
+	hits     int
+	parked   []*Hit
+	released bool
+	dropped  bool
+	removed  bool
+}
+
+// over says whether the rule is for no occurrence any more.
+func (r *rule) over() bool { return r.removed || r.Times >= 0 && r.seen >= r.Nth+r.Times-1 }
+
+type waiter struct {
+	at   pattern
+	left int
+	done chan struct{}
+}
+
+// New makes a controller without rules.
+func New() *Controller {
+	return &Controller{counts: map[Point]int{}, changed: make(chan struct{})}
+}
+
+// Attach says where rules at work are recorded. The device calls it.
+func (c *Controller) Attach(rec *trace.Recorder) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	c.rec = rec
+	c.mu.Unlock()
+}
+
+// Add puts a rule in force. Occurrences count from now.
+func (c *Controller) Add(r Rule) error {
+	if err := r.Validate(); err != nil {
+		return err
+	}
+	at, _ := parse(r.Step)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if old := c.rule(r.Name); old != nil && (!old.over() || len(old.parked) > 0) {
+		return fmt.Errorf("rule %q: %w, at %s", r.Name, ErrInForce, old.Step)
+	}
+	r.Nth = max(r.Nth, 1)
+	if r.Times == 0 {
+		r.Times = 1
+	}
+	n := &rule{Rule: r, at: at}
+	c.rules = append(c.rules, n)
+	c.live[at.kind] = append(c.live[at.kind], n)
+	return nil
+}
+
+// rule is the newest rule of a name. The caller holds mu.
+func (c *Controller) rule(name string) *rule {
+	for _, r := range slices.Backward(c.rules) {
+		if r.Name == name {
+			return r
+		}
+	}
+	return nil
+}
+
+// change wakes those that wait for a rule's state. The caller holds mu.
+func (c *Controller) change() {
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+func (c *Controller) note(r *rule, format string, args ...any) {
+	c.rec.Note(traceInject, r.Name+": "+fmt.Sprintf(format, args...))
+}
+
+// Pass says that the device has come to a step, and tells what the rules make of it: nil where none applies, which is the usual case and allocates nothing. A device calls it
+// once for each occurrence and in their order.
+func (c *Controller) Pass(p Point) *Hit {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.totals[p.kind]++
+	if n, ok := c.counts[p]; ok || len(c.counts) < maxCounted {
+		c.counts[p] = n + 1
+	}
+	if !p.kind.access() {
+		c.recent[c.passed%maxRecent] = p
+		c.passed++
+	}
+	for i := 0; i < len(c.waiters); i++ {
+		w := c.waiters[i]
+		if !w.at.matches(p) {
+			continue
+		}
+		if w.left--; w.left == 0 {
+			close(w.done)
+			c.waiters = slices.Delete(c.waiters, i, i+1)
+			i--
+		}
+	}
+	if len(c.live[p.kind]) == 0 {
+		return nil
+	}
+	return c.apply(p)
+}
+
+// apply asks the rules. The caller holds mu.
+func (c *Controller) apply(p Point) (h *Hit) {
+	over := false
+	for _, r := range c.live[p.kind] {
+		if !r.at.matches(p) {
+			continue
+		}
+		if r.seen++; r.seen < r.Nth {
+			continue
+		}
+		r.hits++
+		over = over || r.over()
+		c.note(r, "%s %s (occurrence %d)", r.Action, p, r.seen)
+		if h == nil {
+			h = &Hit{c: c, copies: 1}
+		}
+		switch r.Action {
+		case Hold, Delay:
+			h.waits = append(h.waits, r)
+		case Drop:
+			h.dropped = true
+		case Duplicate:
+			h.copies++
+		default:
+			h.rules = append(h.rules, r)
+		}
+	}
+	if over {
+		c.live[p.kind] = slices.DeleteFunc(c.live[p.kind], (*rule).over)
+	}
+	if h != nil {
+		c.change()
+	}
+	return h
+}
+
+// AwaitHeld waits until a rule holds something. Its error says how far the device got.
+func (c *Controller) AwaitHeld(ctx context.Context, name string) error {
+	if c == nil {
+		return fmt.Errorf("rule %q: %w", name, ErrUnknown)
+	}
+	start := time.Now()
+	for {
+		c.mu.Lock()
+		r, changed := c.rule(name), c.changed
+		var err error
+		switch {
+		case r == nil:
+			err = ErrUnknown
+		case len(r.parked) > 0 && r.Action == Hold:
+			c.mu.Unlock()
+			return nil
+		case r.Action != Hold:
+			err = fmt.Errorf("%w: its action is %s", ErrNotHeld, r.Action)
+		case r.over() && r.dropped:
+			err = ErrDropped
+		case r.over() && r.released:
+			err = ErrReleased
+		case r.removed:
+			err = fmt.Errorf("%w: it was taken out of force", ErrNotHeld)
+		case ctx.Err() != nil:
+			err = fmt.Errorf("hold at %s (occurrence %d) not reached in %s, %d passed: %w; %s",
+				r.Step, r.Nth, time.Since(start).Round(time.Millisecond), r.seen, ctx.Err(), c.progress())
+		}
+		c.mu.Unlock()
+		if err != nil {
+			return fmt.Errorf("rule %q: %w", name, err)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// Release lets go all that a rule holds: the device goes on from there before Release returns.
+func (c *Controller) Release(name string) error {
+	if c == nil {
+		return fmt.Errorf("rule %q: %w", name, ErrUnknown)
+	}
+	c.mu.Lock()
+	r := c.rule(name)
+	var err error
+	switch {
+	case r == nil:
+		err = ErrUnknown
+	case r.Action != Hold:
+		err = fmt.Errorf("%w: its action is %s", ErrNotHeld, r.Action)
+	case len(r.parked) > 0:
+	case r.dropped:
+		err = ErrDropped
+	case r.released && r.over():
+		err = ErrReleased
+	default:
+		err = fmt.Errorf("%w at %s (occurrence %d), %d passed; %s", ErrNotHeld, r.Step, r.Nth, r.seen, c.progress())
+	}
+	if err != nil {
+		c.mu.Unlock()
+		return fmt.Errorf("release rule %q: %w", name, err)
+	}
+	c.release(r)
+	return nil
+}
+
+// release takes mu and gives it back: what goes on asks the controller itself.
+func (c *Controller) release(r *rule) {
+	parked := r.parked
+	r.parked, r.released = nil, true
+	c.note(r, "released")
+	c.change()
+	c.mu.Unlock()
+	for _, h := range parked {
+		h.arrive()
+	}
+}
+
+// Clear takes every rule out of force and lets go what they hold.
+func (c *Controller) Clear() {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	c.live = [kinds][]*rule{}
+	all := slices.Clone(c.rules)
+	for _, r := range all {
+		r.removed = true
+	}
+	c.change()
+	c.mu.Unlock()
+	for _, r := range all {
+		if c.mu.Lock(); len(r.parked) > 0 {
+			c.release(r)
+		} else {
+			c.mu.Unlock()
+		}
+	}
+}
+
+// Await waits until a step has been reached n times from now.
+func (c *Controller) Await(ctx context.Context, step string, n int) error {
+	at, err := parse(step)
+	if err != nil || n < 1 {
+		return err
+	}
+	if c == nil {
+		return fmt.Errorf("step %s: the device has no controller", step)
+	}
+	w := &waiter{at, n, make(chan struct{})}
+	start := time.Now()
+	c.mu.Lock()
+	c.waiters = append(c.waiters, w)
+	c.mu.Unlock()
+	select {
+	case <-w.done:
+		return nil
+	case <-ctx.Done():
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w.left == 0 {
+		return nil
+	}
+	c.waiters = slices.DeleteFunc(c.waiters, func(x *waiter) bool { return x == w })
+	return fmt.Errorf("step %s: reached %d of %d times in %s: %w; %s", step, n-w.left, n, time.Since(start).Round(time.Millisecond), ctx.Err(), c.progress())
+}
+
+// Count is how often a step has been reached since the controller was made, 0 for a step there is not. Of codes and offsets the first few thousand are counted each.
+func (c *Controller) Count(step string) int {
+	at, err := parse(step)
+	if c == nil || err != nil {
+		return 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if at.any {
+		return c.totals[at.kind]
+	}
+	return c.counts[at.Point]
+}
+
+// Progress is the last steps the device has reached, with how often each has been so far; accesses are left out, since a driver polls.
+func (c *Controller) Progress() string {
+	if c == nil {
+		return "last: unknown, the device has no controller"
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.progress()
+}
+
+func (c *Controller) progress() string {
+	if c.passed == 0 {
+		return fmt.Sprintf("last: none; the guest made %d accesses to configuration space and %d to registers",
+			c.totals[kindConfigRead]+c.totals[kindConfigWrite], c.totals[kindRegisterRead]+c.totals[kindRegisterWrite])
+	}
+	var s []string
+	for i := max(0, c.passed-maxRecent); i < c.passed; i++ {
+		p := c.recent[i%maxRecent]
+		t := fmt.Sprintf("%s (%d)", p, c.counts[p])
+		if len(s) == 0 || s[len(s)-1] != t {
+			s = append(s, t)
+		}
+	}
+	return "last: " + strings.Join(s, ", ")
+}
+
+// RuleState is a rule and what has become of it.
+type RuleState struct {
+	Rule
+	Reached  bool // its step's Nth occurrence has come
+	Hits     int  // occurrences it was applied to
+	Held     bool // it holds something now
+	Released bool // what it held was let go
+	Dropped  bool // what it held was dropped by a reset
+}
+
+// States are all rules there have been, in the order in which they were added.
+func (c *Controller) States() []RuleState {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var s []RuleState
+	for _, r := range c.rules {
+		s = append(s, RuleState{r.Rule, r.hits > 0, r.hits, r.Action == Hold && len(r.parked) > 0, r.Action == Hold && r.released, r.dropped})
+	}
+	return s
+}
