@@ -52,6 +52,7 @@ type Config struct {
 	Slots       []machine.Slot      // where functions can be attached; nil: one, FunctionSlot, on node 0
 	Functions   []FunctionConfig    // attached at the earliest moment: before a restored guest runs, or once a booted one answers. See VM.Function
 	Neighbours  []machine.Neighbour // other devices, present from boot
+	Replugs     int                 // how often CPUs will be plugged in again (VM.PlugCPU): under TCG the guest then has more possible CPUs than present ones
 	Initramfs   *images.Initramfs   // one made before, as for a machine without a Go toolchain; nil: found in the cache or made
 	Cmdline     []string            // kernel command line words to add
 	QEMU        string              // QEMU binary; "": the host's if it will do, else a fetched one
@@ -71,8 +72,11 @@ type VM struct {
 	AccelReason string
 	Start       string   // StartCold or StartWarm: how it was started
 	Notes       []string // what was out of the ordinary in that, such as a snapshot that had to be made anew
+	// Resumed is when a warm guest went on from where its snapshot had stopped it: what its log says of before is from another day. Zero: cold.
+	Resumed time.Time
 
 	process   *qemu.Process
+	shape     machine.Shape
 	mu        sync.Mutex
 	functions map[string]*Function
 }
@@ -146,6 +150,7 @@ func prepare(ctx context.Context, cfg Config) (b boot, reason string, err error)
 		Initramfs:  cfg.Initramfs.Path,
 		Cmdline:    cfg.Cmdline,
 	}
+	b.machine.SpareSockets = b.machine.SpareFor(cfg.Replugs)
 	return b, reason, nil
 }
 
@@ -164,7 +169,7 @@ func (b boot) process() qemu.Config {
 }
 
 func (b boot) vm(p *qemu.Process, start string) *VM {
-	return &VM{Kernel: b.kernel, QEMU: b.bin, Accel: b.machine.Accel, Start: start, process: p, functions: map[string]*Function{}}
+	return &VM{Kernel: b.kernel, QEMU: b.bin, Accel: b.machine.Accel, Start: start, process: p, shape: b.machine.Shape, functions: map[string]*Function{}}
 }
 
 func (b boot) cold(ctx context.Context) (*VM, error) {

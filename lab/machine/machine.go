@@ -1,8 +1,10 @@
 package machine
 
 import (
+	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -288,12 +290,49 @@ func (m Machine) NodeMemory() []int64 {
 // Threaded reports whether every vCPU has a host thread of its own. TCG shares one thread between all vCPUs of a large guest.
 func (m Machine) Threaded() bool { return m.Accel == KVM || m.Shape.CPUs() <= maxThreaded }
 
-// PhysicalUnplug returns nil if a CPU of this machine can be unplugged through QMP's device_del, else why that would abort QEMU.
-// Taking CPUs offline inside the guest always works.
-func (m Machine) PhysicalUnplug() error {
-	if !m.Threaded() {
-		return fmt.Errorf("machine: %d vCPUs share one TCG thread, and QEMU aborts when such a vCPU is unplugged: use at most %d vCPUs, or KVM, or take the CPU offline in the guest",
-			m.Shape.CPUs(), maxThreaded)
+// CheckUnplug returns nil if a CPU of this machine can be unplugged through QMP's device_del, else why not, before it would abort QEMU or come to nothing.
+// Taking a CPU offline inside the guest works in every machine.
+func (m Machine) CheckUnplug(cpu int) error {
+	switch last := m.Shape.CPUs() - 1; {
+	case cpu < 0 || cpu > last:
+		return fmt.Errorf("CPU %d: the machine has CPUs 0 to %d", cpu, last)
+	case cpu == 0 && last == 0:
+		return errors.New("CPU 0: the machine's only CPU cannot be unplugged")
+	case cpu == 0:
+		return fmt.Errorf("CPU 0: no x86 kernel lets the boot CPU go: unplug one of 1 to %d", last)
+	case !m.Threaded():
+		return fmt.Errorf("CPU %d: %d vCPUs share one TCG thread, and QEMU aborts when such a vCPU is unplugged: use at most %d vCPUs, or KVM, or take the CPU offline in the guest",
+			cpu, last+1, maxThreaded)
 	}
 	return nil
+}
+
+// Replugs is how often the machine's headroom lets a CPU be plugged in again. QEMU aborts when a vCPU would take more TCG contexts than the machine may ever have
+// CPUs, and the context of a CPU that was unplugged does not come back. KVM has no such limit, nor needs headroom.
+func (m Machine) Replugs() int {
+	if m.Accel == KVM {
+		return math.MaxInt
+	}
+	return m.SpareSockets * m.Shape.Cores * m.Shape.Threads
+}
+
+// CheckReplug returns nil if a CPU that was unplugged can be plugged in again after so many others have been, else why not.
+func (m Machine) CheckReplug(cpu, done int) error {
+	if err := m.CheckUnplug(cpu); err != nil {
+		return err
+	}
+	if most := m.Replugs(); done >= most {
+		return fmt.Errorf("CPU %d: the machine has headroom to plug in %d CPUs, and %d were: QEMU aborts at one more; plan for it before the start (a case's replug steps do, as does lab.Config.Replugs)",
+			cpu, most, done)
+	}
+	return nil
+}
+
+// SpareFor is the number of spare sockets that let CPUs be plugged in again so many times.
+func (m Machine) SpareFor(replugs int) int {
+	if m.Accel == KVM {
+		return 0
+	}
+	perSocket := m.Shape.Cores * m.Shape.Threads
+	return (replugs + perSocket - 1) / perSocket
 }

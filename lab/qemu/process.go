@@ -71,7 +71,11 @@ type Process struct {
 	cause     error
 	shutdown  string
 	events    []qmp.Event
+	forgotten int // events before events[0]
 	eventCame chan struct{}
+
+	hotplug sync.Mutex // one CPU comes or goes at a time
+	replugs int        // CPUs plugged in so far
 }
 
 // Start checks the machine, makes the run directory and its channels, starts QEMU and greets it. The guest runs when Start returns, unless it was restored from a

@@ -274,6 +274,7 @@ func (p *Process) onEvent(e qmp.Event) {
 	defer p.mu.Unlock()
 	if p.events = append(p.events, e); len(p.events) > maxEvents {
 		p.events = append(p.events[:0], p.events[1:]...)
+		p.forgotten++
 	}
 	if e.Event == "SHUTDOWN" {
 		p.shutdown, _ = e.Data["reason"].(string)
@@ -282,12 +283,24 @@ func (p *Process) onEvent(e qmp.Event) {
 	p.eventCame = make(chan struct{})
 }
 
+// eventCount is how many events QEMU has sent.
+func (p *Process) eventCount() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.forgotten + len(p.events)
+}
+
 // WaitEvent returns the first event, past or to come, that match accepts.
 func (p *Process) WaitEvent(ctx context.Context, match func(qmp.Event) bool) (qmp.Event, error) {
+	return p.waitEvent(ctx, 0, match)
+}
+
+// waitEvent is WaitEvent for those that followed the first since events.
+func (p *Process) waitEvent(ctx context.Context, since int, match func(qmp.Event) bool) (qmp.Event, error) {
 	for {
 		p.mu.Lock()
 		came := p.eventCame
-		for _, e := range p.events {
+		for _, e := range p.events[min(max(since-p.forgotten, 0), len(p.events)):] {
 			if match(e) {
 				p.mu.Unlock()
 				return e, nil
