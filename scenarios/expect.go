@@ -362,3 +362,6 @@ func describe(e Expect) string {
 	}
 	return string(b)
 }
+
+// empty reports whether nothing is stated.
+func (w *Observed) empty() bool { return reflect.ValueOf(*w).IsZero() }

@@ -42,8 +42,10 @@ type Case struct {
 	Irqchip    string
 	Pressure   Profile
 	Offline    cpulist.List // taken offline before the function's driver sees the machine
+	Steps      []Step       // of the experiment; nil: bring the function up, settle, observe as LabelSettled, and see the driver off
 	Labels     []string     // of the observations to make, in time order
 	Expect     Expect
+	Known      []Known  // failures that are known
 	Notes      []string // what an override did to this case
 
 	count VectorCount // what Vectors follows
@@ -83,6 +85,7 @@ type file struct {
 	Text     string `json:"text,omitempty" jsonschema_description:"explanation, Markdown"`
 	Source   string `json:"source,omitempty" jsonschema_description:"where the question comes from"`
 	settings
+	Steps  stepList `json:"steps,omitempty" jsonschema_description:"the experiment, step by step; without it: bring the function up, settle, and observe as settled"`
 	Expect *Expect  `json:"expect,omitempty" jsonschema_description:"what every case must show, unless it says otherwise"`
 	Cases  caseList `json:"cases,omitempty" jsonschema_description:"cases by name; each overrides the settings above; without any, the settings above are the case"`
 }
@@ -90,7 +93,9 @@ type file struct {
 type caseBody struct {
 	Text string `json:"text,omitempty" jsonschema_description:"why the case is as it is"`
 	settings
-	Expect *Expect `json:"expect,omitempty" jsonschema_description:"what the case must show"`
+	Steps  stepList    `json:"steps,omitempty" jsonschema_description:"the experiment, step by step, instead of the file's"`
+	Expect *Expect     `json:"expect,omitempty" jsonschema_description:"what the case must show"`
+	Known  many[Known] `json:"known,omitempty" jsonschema_description:"failures of the case that are known, by kernel: still a fail, but marked"`
 }
 
 type namedCase struct {

@@ -52,6 +52,7 @@ type Case struct {
 	Name     string   `json:"case"`
 	Outcome  Outcome  `json:"outcome"`
 	Reasons  []string `json:"reasons"`         // why not pass, one sentence each
+	Known    string   `json:"known,omitempty"` // of a fail that is known on this kernel: why, and where it is told of
 	Notes    []string `json:"notes,omitempty"` // what a reader must know to judge the outcome, e.g. dropped expectations
 
 	Kernel     string      `json:"kernel"`                // the release the guest reports
@@ -69,6 +70,8 @@ type Case struct {
 	Start   string       `json:"start"`  // cold or warm
 	Seconds Seconds      `json:"seconds"`
 
+	Steps        []Step        `json:"steps,omitempty"` // in the order they began
+	Rules        []Rule        `json:"rules,omitempty"` // in the order they were armed
 	Observations []Observation `json:"observations"`
 	KernelLog    KernelLog     `json:"kernel_log"`
 	Artifacts    Artifacts     `json:"artifacts"`

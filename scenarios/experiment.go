@@ -1,0 +1,395 @@
+package scenarios
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"irqlab/devmodel/inject"
+	"irqlab/guestagent/cpulist"
+	"irqlab/scenarios/nearest"
+)
+
+// validateSteps finds what is impossible about a case's steps: what no kernel and no device could do, and what would wait for itself.
+func (c *Case) validateSteps() []problem {
+	w := &walk{c: c, holds: map[string]*hold{}, observed: map[string]bool{}, present: cpulist.Range(0, c.Shape.CPUs()-1), online: c.Online()}
+	for s := range allSteps(c.Steps) {
+		w.arm(s)
+	}
+	for i := range c.Steps {
+		w.step(&c.Steps[i], nil)
+	}
+	for s := range allSteps(c.Steps) {
+		if h := w.holds[holdName(s)]; h != nil && h.step == s && h.releases == 0 {
+			w.say(s, "%q is never released; add release: %s where the device may go on", s.Rule.Name, s.Rule.Name)
+		}
+	}
+	return w.problems
+}
+
+// hold is a hold of the case, and how far the walk has come with it.
+type hold struct {
+	step     *Step
+	armed    bool
+	releases int
+	stalls   *Step // what was started in the background and cannot end before the release
+}
+
+// walk goes through the steps as the runner will, and keeps what is certain at each.
+type walk struct {
+	c        *Case
+	problems []problem
+
+	holds    map[string]*hold
+	armed    []*hold // and not released, in the order of arming
+	observed map[string]bool
+	present  cpulist.List
+	online   cpulist.List
+	started  bool // the driver has been started by some step
+	up       bool // queue vectors exist: a link was brought up, or vectors were added
+}
+
+func (w *walk) say(s *Step, format string, args ...any) {
+	w.problems = append(w.problems, problem{"steps." + s.key(), fmt.Sprintf(format, args...)})
+}
+
+func holdName(s *Step) string {
+	if s.Verb == VerbHold && s.Rule != nil {
+		return s.Rule.Name
+	}
+	return ""
+}
+
+func (w *walk) holdNames() []string {
+	var names []string
+	for s := range allSteps(w.c.Steps) {
+		if n := holdName(s); n != "" {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+// arm checks a rule by itself, and remembers a hold before the walk, so that a step may be told from one that comes too early.
+func (w *walk) arm(s *Step) {
+	if s.Rule == nil {
+		return
+	}
+	if w.c.Driver == DriverVFIO && ofProtocol(s.Rule.Step) {
+		w.say(s, "driver vfio speaks no MANA to the device, so it never comes to %s; allowed with it: vector:N, config-read, config-write, register-read, register-write",
+			s.Rule.Step)
+	} else if err := s.Rule.Validate(); err != nil {
+		w.say(s, "%v%s", err, stepHint(err, s.Rule.Step))
+	}
+	if s.Rule.Action == inject.Add && s.Rule.Vector >= w.c.Vectors {
+		w.say(s, "vector %d is not the function's, which has %s", s.Rule.Vector, cpulist.Range(0, w.c.Vectors-1))
+	}
+	for other := range allSteps(w.c.Steps) {
+		if other == s {
+			break
+		}
+		if other.Rule != nil && other.Rule.Name == s.Rule.Name {
+			w.say(s, "the name %q is taken by the %s of line %d", s.Rule.Name, other.Verb, other.Line)
+			return
+		}
+	}
+	if s.Verb == VerbHold {
+		w.holds[s.Rule.Name] = &hold{step: s}
+	}
+}
+
+// ofProtocol reports whether only a MANA driver makes a device come to a step.
+func ofProtocol(step string) bool {
+	kind, _, _ := strings.Cut(step, ":")
+	return slices.Contains([]string{"smc", "request", "response", "event", "completion"}, kind)
+}
+
+func stepNames() []string {
+	var names []string
+	for _, s := range inject.Steps() {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// stepHint ends a message about a protocol step that there is not with the one that was likely meant.
+func stepHint(err error, step string) string {
+	if !errors.Is(err, inject.ErrStep) {
+		return ""
+	}
+	return nearest.Hint(step, stepNames())
+}
+
+// checkStep reports a protocol step that is waited for or counted, and is none.
+func (w *walk) checkStep(s *Step, step string) {
+	if w.c.Driver == DriverVFIO && ofProtocol(step) {
+		w.say(s, "driver vfio speaks no MANA to the device, so it never comes to %s", step)
+	} else if err := (inject.Rule{Name: s.Verb, Step: step, Action: inject.Add}).Validate(); errors.Is(err, inject.ErrStep) {
+		w.say(s, "%v%s", err, stepHint(err, step))
+	}
+}
+
+// step takes one step. beside are the branches that run at the same time, nil outside together.
+func (w *walk) step(s *Step, beside [][]Step) {
+	if v := verbNamed(s.Verb); v.Driver != "" && v.Driver != w.c.Driver {
+		w.say(s, "%s needs driver %s, and the case has driver %s", s.Verb, v.Driver, w.c.Driver)
+		return
+	}
+	if s.Refused == "" {
+		w.stuck(s, beside)
+	}
+	switch s.Verb {
+	case VerbProbe, VerbLoad, VerbBind:
+		if s.Verb == VerbProbe && w.started && s.Refused == "" {
+			w.say(s, "the driver has been started before; unload it first, or use bind")
+		}
+		w.started = true
+		if s.Verb == VerbProbe && !s.Probe.Waits() {
+			for _, h := range w.armed {
+				if passes(w.c, s, h.step.Rule) {
+					h.stalls = s
+				}
+			}
+		}
+	case VerbUnload, VerbUnbind:
+		w.needs(s, w.started, "the driver has not been started; begin with probe")
+		w.started, w.up = false, false
+	case VerbUp, VerbVectors, VerbDown, VerbSetChannels:
+		w.needs(s, w.started, "the driver has not been started; begin with probe")
+		if s.Verb == VerbVectors {
+			w.needs(s, !w.up, "the queue vectors have been added before")
+			w.needs(s, w.c.Queues() > 0, "the function has no queue vectors: vectors is 1")
+		}
+		if s.Verb == VerbSetChannels {
+			w.needs(s, s.Channels <= w.c.Queues(), fmt.Sprintf("%d channels need as many queue vectors, and the function has %d", s.Channels, w.c.Queues()))
+		}
+		w.up = w.up || s.Verb == VerbUp || s.Verb == VerbVectors
+	case VerbPost, VerbResetService:
+		w.needs(s, w.started, "the device has no event queue before the driver made one; begin with probe")
+	case VerbFire, VerbSettle, VerbStorm, VerbObserve:
+		w.needs(s, w.started, "no vector is set up before the driver is started; begin with probe")
+	}
+	switch s.Verb {
+	case VerbHold:
+		h := w.holds[s.Rule.Name]
+		if h != nil && h.step == s {
+			h.armed = true
+			w.armed = append(w.armed, h)
+		}
+	case VerbRelease:
+		w.release(s, beside)
+	case VerbOffline, VerbOnline, VerbUnplug, VerbReplug:
+		w.cpus(s, s.CPUs)
+	case VerbStorm:
+		w.storm(s)
+	case VerbFire:
+		all := cpulist.Range(0, w.c.Vectors-1)
+		if gone := cpulist.List(s.Fire.Vectors).Minus(all); len(gone) > 0 {
+			w.say(s, "vector %s is not the function's, which has %s", gone, all)
+		}
+	case VerbObserve:
+		switch {
+		case !validName(s.Label):
+			w.say(s, "%q is %s", s.Label, nameProblem)
+		case w.observed[s.Label]:
+			w.say(s, "the label %q is used before; each observation needs one of its own", s.Label)
+		}
+		w.observed[s.Label] = true
+	case VerbExpect:
+		w.expect(s)
+	case VerbWaitFor:
+		w.wait(s, beside)
+	case VerbTogether:
+		w.together(s)
+	}
+}
+
+func verbNamed(name string) *verb {
+	return &verbs[slices.IndexFunc(verbs, func(v verb) bool { return v.Name == name })]
+}
+
+// needs reports a condition that does not hold, unless the step is there to be refused.
+func (w *walk) needs(s *Step, ok bool, problem string) {
+	if !ok && s.Refused == "" {
+		w.say(s, "%s", problem)
+	}
+}
+
+func (w *walk) release(s *Step, beside [][]Step) {
+	h := w.holds[s.Release]
+	if h == nil {
+		if s.Refused == "" {
+			w.say(s, "no hold is called %q; there are: %s%s", s.Release, orNone(w.holdNames()), nearest.Hint(s.Release, w.holdNames()))
+		}
+		return
+	}
+	switch {
+	case s.Refused != "":
+		return
+	case h.releases > 0:
+		w.say(s, "%q has been released before; a hold can be released once", s.Release)
+	case !h.armed && !armsIn(beside, s.Release):
+		w.say(s, "%q is released before it is armed, which is in line %d", s.Release, h.step.Line)
+	}
+	h.releases++
+	h.stalls = nil
+	w.armed = slices.DeleteFunc(w.armed, func(a *hold) bool { return a == h })
+}
+
+func orNone(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}
+
+func armsIn(branches [][]Step, name string) bool {
+	return anyStep(branches, func(s *Step) bool { return holdName(s) == name })
+}
+
+func releasesIn(branches [][]Step, name string) bool {
+	return anyStep(branches, func(s *Step) bool { return s.Verb == VerbRelease && s.Release == name })
+}
+
+func anyStep(branches [][]Step, is func(*Step) bool) bool {
+	for _, b := range branches {
+		for s := range allSteps(b) {
+			if is(s) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// cpus checks a change of CPUs, and makes it.
+func (w *walk) cpus(s *Step, list cpulist.List) {
+	all := cpulist.Range(0, w.c.Shape.CPUs()-1)
+	if len(list) == 0 {
+		w.say(s, "no CPU is named")
+		return
+	}
+	if gone := list.Minus(all); len(gone) > 0 {
+		w.say(s, "CPU %s is not in the shape, which has CPUs %s", gone, all)
+		return
+	}
+	if s.Refused != "" {
+		return // whatever it asks for must not happen
+	}
+	absent := list.Minus(w.present)
+	leaves := s.Verb == VerbOffline || s.Verb == VerbUnplug
+	switch {
+	case leaves && len(w.online.Minus(list)) == 0:
+		w.say(s, "no CPU would be left online; keep CPU 0")
+		return
+	case leaves && list.Has(0):
+		w.say(s, "CPU 0 cannot leave; allowed: CPUs of %s; to show that it is refused, add refused: REGEXP", all.Minus(cpulist.List{0}))
+		return
+	case s.Verb == VerbReplug && len(list.And(w.present)) > 0:
+		w.say(s, "CPU %s has not been unplugged", list.And(w.present))
+	case s.Verb == VerbUnplug && len(absent) > 0:
+		w.say(s, "CPU %s has been unplugged before", absent)
+	case len(absent) > 0 && s.Verb != VerbReplug:
+		w.say(s, "CPU %s is unplugged; replug it first", absent)
+	case s.Verb == VerbOffline && len(list.Minus(w.online)) > 0:
+		w.say(s, "CPU %s is offline before", list.Minus(w.online))
+	case s.Verb == VerbOnline && len(list.And(w.online)) > 0:
+		w.say(s, "CPU %s is online before", list.And(w.online))
+	}
+	switch s.Verb {
+	case VerbOffline:
+		w.online = w.online.Minus(list)
+	case VerbOnline:
+		w.online = w.online.Or(list)
+	case VerbUnplug:
+		w.online, w.present = w.online.Minus(list), w.present.Minus(list)
+	case VerbReplug:
+		w.present = w.present.Or(list)
+	}
+}
+
+func (w *walk) storm(s *Step) {
+	off := *s
+	off.Verb = VerbOffline
+	before := w.online
+	w.cpus(&off, s.Storm.Offline)
+	w.online = before
+}
+
+func (w *walk) expect(s *Step) {
+	e := s.Expect
+	if !e.Observed.empty() && len(w.observed) == 0 {
+		w.say(s, "nothing has been observed yet; put an observe: LABEL before it")
+	}
+	for _, n := range e.Counted {
+		w.checkStep(s, n.Step)
+		if (n.Is == nil) == (n.AtLeast == nil) {
+			w.say(s, "counted: %s needs one of is and at-least", n.Step)
+		}
+	}
+}
+
+func (w *walk) wait(s *Step, beside [][]Step) {
+	f := s.WaitFor
+	n := 0
+	for _, given := range []bool{f.Held != "", f.Step != "", f.Log != nil, f.Link != "", f.Online != nil} {
+		if given {
+			n++
+		}
+	}
+	if n != 1 {
+		w.say(s, "want exactly one of held, step, log, link and online to wait for")
+		return
+	}
+	if f.Count != nil && f.Step == "" && f.Log == nil {
+		w.say(s, "count goes with step or log only")
+	}
+	switch {
+	case f.Held != "":
+		h := w.holds[f.Held]
+		switch {
+		case h == nil:
+			w.say(s, "no hold is called %q; there are: %s%s", f.Held, orNone(w.holdNames()), nearest.Hint(f.Held, w.holdNames()))
+		case h.releases > 0 && !releasesIn(beside, f.Held):
+			w.say(s, "%q has been released before", f.Held)
+		case !h.armed && !armsIn(beside, f.Held):
+			w.say(s, "%q is not armed yet; that is in line %d", f.Held, h.step.Line)
+		case !w.started && ofProtocol(h.step.Rule.Step) && !anyStep(beside, starts):
+			w.say(s, "the driver has not been started, so nothing brings the device to %s; start it before, as with probe: {wait: false}, or beside, in together", h.step.Rule.Step)
+		}
+	case f.Step != "":
+		w.checkStep(s, f.Step)
+	case f.Link != "" && w.c.Driver != DriverMana:
+		w.say(s, "a link needs driver mana, and the case has driver %s", w.c.Driver)
+	case f.Online != nil:
+		if gone := f.Online.Minus(cpulist.Range(0, w.c.Shape.CPUs()-1)); len(gone) > 0 || len(*f.Online) == 0 {
+			w.say(s, "CPU %s can never be online; the shape has %s", cpus(gone), cpulist.Range(0, w.c.Shape.CPUs()-1))
+		}
+	}
+}
+
+func starts(s *Step) bool { return s.Verb == VerbProbe || s.Verb == VerbLoad || s.Verb == VerbBind }
+
+func (w *walk) together(s *Step) {
+	before, after := w.started, w.started
+	touched := make([]cpulist.List, len(s.Together))
+	for i, branch := range s.Together {
+		beside := slices.Concat(s.Together[:i], s.Together[i+1:])
+		w.started = before || anyStep(beside, starts) // what another branch starts, this one has to wait for
+		for j := range branch {
+			if starts(&branch[j]) {
+				w.started = before
+			}
+			w.step(&branch[j], beside)
+			touched[i] = touched[i].Or(branch[j].CPUs).Or(branch[j].Storm.Offline)
+		}
+		after = after || w.started
+		for _, other := range touched[:i] {
+			if both := other.And(touched[i]); len(both) > 0 {
+				w.say(s, "CPU %s changes in two branches at once, in no certain order", both)
+			}
+		}
+	}
+	w.started = after
+}

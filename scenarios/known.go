@@ -1,0 +1,26 @@
+package scenarios
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Known is a failure that is known: the case shows it on these kernels, and is expected to.
+type Known struct {
+	Kernels many[kernelSpec] `json:"kernels" jsonschema_description:"kernel SPECs, e.g. debian:6.17"`
+	Reason  string           `json:"reason" jsonschema_description:"what goes wrong, in a sentence"`
+	Where   string           `json:"where,omitempty" jsonschema_description:"where it is told of or mended: an issue, a commit, a section"`
+}
+
+// KnownFailure says why the case fails on its kernel, as far as that is known; "": it is not known to fail.
+func (c *Case) KnownFailure() string {
+	for _, k := range c.Known {
+		if slices.ContainsFunc(k.Kernels, func(s kernelSpec) bool { return sameKernel(string(s), c.Kernel) }) {
+			if k.Where != "" {
+				return fmt.Sprintf("%s (%s)", k.Reason, k.Where)
+			}
+			return k.Reason
+		}
+	}
+	return ""
+}

@@ -1,0 +1,62 @@
+package result
+
+import "irqlab/guestagent/agentapi"
+
+// StepOutcome is how a step of an experiment ended.
+type StepOutcome string
+
+// The outcomes of a step. One that never began has no Step.
+const (
+	StepDone    StepOutcome = "done"
+	StepRefused StepOutcome = "refused" // by the guest's kernel or the lab: Refusal says in which words
+	StepFailed  StepOutcome = "failed"  // neither: it is what ended the experiment
+)
+
+// Step is one step of an experiment as it was carried out.
+type Step struct {
+	At      string      `json:"at"`    // its place in the scenario, from 0: "3", or "5.1.0" for the first step of the second branch of step 5
+	Text    string      `json:"step"`  // as the scenario has it, e.g. "offline 2-3"
+	Line    int         `json:"line"`  // in the scenario file
+	Start   float64     `json:"start"` // seconds since the first step began
+	End     float64     `json:"end"`
+	Outcome StepOutcome `json:"outcome"`
+	Refusal string      `json:"refusal,omitempty"`
+
+	Log      []LogMatch     `json:"log,omitempty"`      // expect: for each regular expression, those that must match first
+	Counted  []Count        `json:"counted,omitempty"`  // expect: for each count
+	Storm    *Storm         `json:"storm,omitempty"`    // storm
+	Topology []agentapi.CPU `json:"topology,omitempty"` // online: of all CPUs that are online now, where one came back that had been unplugged
+}
+
+// LogMatch is the first line of the kernel's log that matched a regular expression; Line is empty when none did.
+type LogMatch struct {
+	Pattern string `json:"pattern"`
+	Line    string `json:"line,omitempty"`
+}
+
+// Count is how often a step of the protocol had occurred.
+type Count struct {
+	Step string `json:"step"`
+	N    int    `json:"n"`
+}
+
+// Storm is what became of the interrupts that fired while CPUs left and came back.
+type Storm struct {
+	Rounds  int           `json:"rounds"`
+	Vectors []StormVector `json:"vectors"` // ascending index
+}
+
+// StormVector counts one vector's interrupts from the beginning of a storm until all of them had time to be handled.
+type StormVector struct {
+	Index   int    `json:"index"`
+	Fired   uint64 `json:"fired"`
+	Handled uint64 `json:"handled"`
+}
+
+// Rule is a hold or a fault, and what became of it.
+type Rule struct {
+	Name  string `json:"name"`
+	Text  string `json:"rule"`            // as the scenario has it, e.g. "hold at request:QUERY_DEV_CONFIG"
+	Hits  int    `json:"hits"`            // how often it took effect
+	Tells string `json:"tells,omitempty"` // for a rule that was never hit: how far the driver got
+}
