@@ -31,24 +31,25 @@ func (vm *VM) UnplugCPU(ctx context.Context, cpu int) error {
 	return nil
 }
 
-// PlugCPU puts a CPU back that was unplugged, has the guest take it online, and checks that it is where the shape has it. Under TCG the machine needs headroom for
-// that: Config.Replugs.
+// PlugCPU puts a CPU back that was unplugged, and waits until the guest has taken it: it is then present, and offline until Agent.SetCPU brings it online. Under TCG the
+// machine needs headroom for that: Config.Replugs.
 func (vm *VM) PlugCPU(ctx context.Context, cpu int) error {
-	err := vm.process.PlugCPU(ctx, cpu)
-	if err == nil {
-		_, err = vm.Agent.SetCPU(ctx, cpu, true) // a guest takes it offline, and does not run it by itself
-	}
-	if err != nil {
+	if err := vm.process.PlugCPU(ctx, cpu); err != nil {
 		return fmt.Errorf("plug: %w", err)
 	}
 	info, err := vm.Agent.Info(ctx)
 	if err != nil {
 		return fmt.Errorf("plug: CPU %d: %w", cpu, err)
 	}
-	if err := checkPlace(vm.shape, info.CPUs, cpu); err != nil {
-		return fmt.Errorf("plug: %w", err)
+	if !info.CPUs.Present.Has(cpu) {
+		return fmt.Errorf("plug: CPU %d: the guest took it, and has CPUs %s present (online %s)", cpu, info.CPUs.Present, info.CPUs.Online)
 	}
 	return nil
+}
+
+// CheckPlace returns nil if an online CPU is where the shape has it, and a *MisplacedError if one that was plugged in again came back elsewhere.
+func (vm *VM) CheckPlace(seen agentapi.Topology, cpu int) error {
+	return checkPlace(vm.shape, seen, cpu)
 }
 
 // checkPlace compares where the guest has a CPU, its node, package and siblings, with where the shape has it. Package numbers are the guest's own, so it is who shares

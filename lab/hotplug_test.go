@@ -70,6 +70,21 @@ func TestHotplug(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if got := present(); got != "0-3 0-1" {
+		t.Errorf("present and online are %s", got)
+	}
+	for _, cpu := range []int{2, 3} {
+		if _, err := a.SetCPU(ctx, cpu, true); err != nil {
+			t.Fatal(err)
+		}
+		info, err := a.Info(ctx)
+		if err == nil {
+			err = vm.CheckPlace(info.CPUs, cpu)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
 	if got := present(); got != "0-3 0-3" {
 		t.Errorf("present and online are %s", got)
 	}
