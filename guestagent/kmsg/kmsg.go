@@ -69,7 +69,8 @@ func Mark(path, text string) (agentapi.LogRecord, error) {
 	if _, err := unix.Seek(fd, 0, unix.SEEK_END); err != nil { // what is read from here on is new
 		return agentapi.LogRecord{}, fmt.Errorf("kernel log: going to its end: %w", err)
 	}
-	if _, err := unix.Write(fd, []byte("<7>"+text)); err != nil {
+	// Without its newline the line could go on, and readers would not be given it yet.
+	if _, err := unix.Write(fd, []byte("<7>"+text+"\n")); err != nil {
 		return agentapi.LogRecord{}, fmt.Errorf("kernel log: writing a line: %w", err)
 	}
 	buf := make([]byte, recordSize)
