@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"irqlab/devmodel"
+	"irqlab/devmodel/inject"
 	"irqlab/devmodel/mana"
 	"irqlab/devmodel/pcifn"
 	"irqlab/devmodel/trace"
@@ -31,6 +32,8 @@ type FunctionConfig struct {
 	Vectors  int         // MSI-X table size, 1 to 2048
 	MANA     mana.Config // what the function tells its driver
 	Trace    *trace.Recorder
+	// Inject makes the function stand still or misbehave at chosen steps of its protocol, also by rules added while it runs; nil: never.
+	Inject *inject.Controller
 }
 
 // PCI ids of the functions.
@@ -42,6 +45,7 @@ const (
 
 // NewFunction makes a function that no VM has yet, validated.
 func NewFunction(cfg FunctionConfig) (*Function, error) {
+	cfg.MANA.Inject = cfg.Inject
 	m, err := mana.New(cfg.MANA)
 	if err != nil {
 		return nil, err
@@ -51,6 +55,7 @@ func NewFunction(cfg FunctionConfig) (*Function, error) {
 	}
 	pci := pcifn.DefaultConfig()
 	pci.DeviceID, pci.Vectors, pci.Trace = cmp.Or(cfg.DeviceID, ManaID), cfg.Vectors, cfg.Trace
+	pci.Inject = cfg.Inject
 	p, err := pcifn.New(pci, m)
 	if err != nil {
 		return nil, err

@@ -88,7 +88,7 @@ type Usage struct {
 	Regions            int // that no queue has taken
 	Pages              int // of regions, taken or not
 	Registrations      int
-	Answers            int // waiting for a receive buffer, or held
+	Answers            int // waiting for a receive buffer, or held by a rule
 }
 
 // Usage is what the device holds now; nothing at all after a reset or an SMC destroy.
@@ -97,7 +97,7 @@ func (d *Device) Usage() Usage {
 	defer d.mu.Unlock()
 	u := Usage{d.eqs.used, d.cqs.used, d.sqs.used, d.rqs.used, len(d.regions), d.pages, len(d.devices), 0}
 	if d.hwc != nil {
-		u.Answers = len(d.hwc.queued) + len(d.hwc.held)
+		u.Answers = len(d.hwc.queued) + d.hwc.cq.lane.Waiting()
 	}
 	return u
 }

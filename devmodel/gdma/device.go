@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"irqlab/devmodel/inject"
 	"irqlab/devmodel/trace"
 )
 
@@ -55,7 +56,8 @@ type Config struct {
 	Capabilities       uint64
 	HWCTimeout         uint32 // milliseconds
 	DoorbellPages      int
-	Taps               Taps
+	// Inject makes the device stand still or misbehave at chosen steps; nil: never.
+	Inject *inject.Controller
 }
 
 // Client is what stands behind the channel and is not GDMA's: the requests of the device it serves, and the state those leave behind. Its methods are called on the device's
@@ -101,10 +103,11 @@ type Device struct {
 	devices map[DeviceID]*registration
 	driver  Driver
 	audits  []Audit
+	bay     inject.Bay
 
 	wqe  WQE
-	eqe  [EQESize - 4]byte
-	cqe  [CQESize - 4]byte
+	eqe  [EQESize]byte
+	cqe  [CQESize]byte
 	req  [maxMessage]byte
 	resp [maxMessage]byte
 }
@@ -163,6 +166,7 @@ func New(cfg Config, client Client) (*Device, error) {
 		total += n
 	}
 	d.queue = make([]work, total)
+	d.bay.Lock = &d.mu
 	close(d.done)
 	return d, nil
 }
@@ -170,6 +174,7 @@ func New(cfg Config, client Client) (*Device, error) {
 // Attach gives the device its bus and starts its goroutine. Once, before anything else.
 func (d *Device) Attach(bus Bus) {
 	d.bus, d.trace = bus, bus.Trace()
+	d.cfg.Inject.Attach(d.trace)
 	if d.cfg.MaxMSIX == 0 {
 		d.cfg.MaxMSIX = bus.Vectors()
 	}
@@ -188,6 +193,7 @@ func (d *Device) Close() {
 		close(d.stop)
 	}
 	<-d.done
+	d.Do(func() { d.bay.Clear(d.cfg.Inject) })
 }
 
 // Doorbell takes a write to a doorbell register. It does not block and does not allocate.
@@ -320,7 +326,7 @@ func (d *Device) step() bool {
 		smc := d.smc
 		d.fmu.Unlock()
 		if w.kind == doorbellKinds {
-			d.message(&smc)
+			d.arrived(&smc)
 		} else {
 			d.ring(w.kind, v, writes)
 		}
@@ -411,9 +417,9 @@ func (d *Device) produced(q *WQ, tail uint32) {
 	q.tail = tail
 }
 
-// send gives posted entries of q to its consumer, and says how many.
+// send gives posted entries of q to its consumer, and says how many. While a completion is held nothing that would complete behind it is begun.
 func (d *Device) send(q *WQ) (n int) {
-	for !q.dead && q.head != q.tail && q.consume.Ready(q) {
+	for !q.dead && q.head != q.tail && !q.CQ.lane.Busy() && q.consume.Ready(q) {
 		if n == batch {
 			d.Kick(q)
 			return n
@@ -450,10 +456,31 @@ func (d *Device) store(addr uint64, v uint32) error {
 }
 
 func (d *Device) raise(vector uint32) {
-	if d.gen.Load() != d.unit || d.cfg.Taps.Vector != nil && !d.cfg.Taps.Vector(int(vector)) {
+	if d.gen.Load() != d.unit {
 		return
 	}
-	d.bus.Raise(int(vector))
+	h := d.cfg.Inject.Pass(inject.Vector(int(vector)))
+	if h.Waits() {
+		d.bay.Park(h, nil, func() { d.fire(h, vector) }, nil)
+		return
+	}
+	d.fire(h, vector)
+}
+
+func (d *Device) fire(h *inject.Hit, vector uint32) {
+	for range h.Copies() {
+		d.bus.Raise(int(vector))
+	}
+	d.fireToo(h)
+}
+
+// fireToo fires what a rule adds at the step that h is of.
+func (d *Device) fireToo(h *inject.Hit) {
+	for _, v := range h.Vectors() {
+		if v < d.bus.Vectors() {
+			d.bus.Raise(v)
+		}
+	}
 }
 
 // Do runs f with the device locked: no request is half done, and none starts. f may use the queues' fields.
@@ -468,6 +495,7 @@ func (d *Device) destroy(cause string) {
 	if d.hwc != nil || len(d.devices) > 0 {
 		d.audit(cause, DeviceID{})
 	}
+	d.bay.Clear(d.cfg.Inject)
 	d.client.Drop()
 	d.hwc = nil
 	for eq := range d.eqs.all {

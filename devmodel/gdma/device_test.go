@@ -9,6 +9,7 @@ import (
 
 	"irqlab/devmodel/gdma"
 	"irqlab/devmodel/gdma/gdmatest"
+	"irqlab/devmodel/inject"
 	"irqlab/devmodel/trace"
 )
 
@@ -27,22 +28,29 @@ type bench struct {
 	dev *gdma.Device
 	m   *gdmatest.Memory
 	drv *gdmatest.Driver
+	inj *inject.Controller
 }
 
-// newBench is a device on 8 MiB of memory with 9 vectors, and a driver that has not spoken yet.
-func newBench(t testing.TB, rec *trace.Recorder, taps gdma.Taps) *bench {
+// newBench is a device on 8 MiB of memory with 9 vectors under rules, and a driver that has not spoken yet.
+func newBench(t testing.TB, rec *trace.Recorder, rules ...inject.Rule) *bench {
 	t.Helper()
 	// A deadline so that a device that falls silent fails the test with what was awaited.
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	t.Cleanup(cancel)
-	dev, err := gdma.New(gdma.Config{SQs: 8, RQs: 8, CQs: 16, EQs: 8, HWCTimeout: 30000, DoorbellPages: 15, Taps: taps}, nobody{})
+	inj := inject.New()
+	for _, r := range rules {
+		if err := inj.Add(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dev, err := gdma.New(gdma.Config{SQs: 8, RQs: 8, CQs: 16, EQs: 8, HWCTimeout: 30000, DoorbellPages: 15, Inject: inj}, nobody{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := gdmatest.NewMemory(8<<20, 9, rec)
 	dev.Attach(m)
 	t.Cleanup(dev.Close)
-	return &bench{ctx, dev, m, gdmatest.NewDriver(m, dev)}
+	return &bench{ctx, dev, m, gdmatest.NewDriver(m, dev), inj}
 }
 
 func (b *bench) open(t testing.TB) {
@@ -60,7 +68,7 @@ func (b *bench) register(t testing.TB) {
 }
 
 func TestEstablish(t *testing.T) {
-	b := newBench(t, nil, gdma.Taps{})
+	b := newBench(t, nil)
 	b.open(t)
 	d := b.drv
 	for kind, want := range map[uint32]uint32{4: 1, 5: 4096, 6: 4096, 8: 0, 9: 0} {
@@ -92,14 +100,14 @@ func TestEstablish(t *testing.T) {
 }
 
 func TestEstablishRefusesAVectorThatIsNotThere(t *testing.T) {
-	b := newBench(t, nil, gdma.Taps{})
+	b := newBench(t, nil)
 	if h, err := b.drv.SMC(b.ctx, gdmatest.EstablishMessage(0x1000, 0x2000, 0x3000, 0x4000, 9)); err != nil || h != 0x181 {
 		t.Errorf("answer %#x, %v; want 0x181", h, err)
 	}
 }
 
 func TestSMCUnknownMessages(t *testing.T) {
-	b := newBench(t, nil, gdma.Taps{})
+	b := newBench(t, nil)
 	for _, c := range []struct{ header, want uint32 }{
 		{0x00000000, 0x00000180},
 		{0x00000003, 0x00000183},
@@ -117,7 +125,7 @@ func TestSMCUnknownMessages(t *testing.T) {
 }
 
 func TestRequests(t *testing.T) {
-	b := newBench(t, nil, gdma.Taps{})
+	b := newBench(t, nil)
 	b.open(t)
 	verify := gdmatest.Request(gdma.CodeVerifyVersion, gdma.DeviceID{}, 640, 72, 1, gdmatest.U64(0x28, 1), gdmatest.U64(0x30, 1), gdmatest.U64(0x38, 0x527e686d))
 	copy(verify[0x80:], "Linux")
@@ -168,7 +176,7 @@ func TestRequests(t *testing.T) {
 
 // TestHostileRequests: every one gets a status and leaves the channel working.
 func TestHostileRequests(t *testing.T) {
-	b := newBench(t, nil, gdma.Taps{})
+	b := newBench(t, nil)
 	b.open(t)
 	b.register(t)
 	mana := gdma.DeviceMANA
@@ -242,7 +250,7 @@ func TestHostileRequests(t *testing.T) {
 func TestEventQueues(t *testing.T) {
 	for _, scattered := range []bool{false, true} {
 		rec := trace.New(0)
-		b := newBench(t, rec, gdma.Taps{})
+		b := newBench(t, rec)
 		b.open(t)
 		b.register(t)
 		var ids []uint32
@@ -289,7 +297,7 @@ func TestEventQueues(t *testing.T) {
 
 // TestEQLaps runs an event queue through its eight generations and beyond, with the consumer checking every owner.
 func TestEQLaps(t *testing.T) {
-	b := newBench(t, nil, gdma.Taps{})
+	b := newBench(t, nil)
 	b.open(t)
 	b.register(t)
 	q, err := b.drv.NewEQ(b.ctx, 4096, 1, false)
@@ -328,7 +336,7 @@ func (b *bench) sync(t testing.TB) {
 }
 
 func TestFullEventQueueDropsNews(t *testing.T) {
-	b := newBench(t, nil, gdma.Taps{})
+	b := newBench(t, nil)
 	b.open(t)
 	b.register(t)
 	q, err := b.drv.NewEQ(b.ctx, 4096, 1, false)
@@ -355,7 +363,7 @@ func TestFullEventQueueDropsNews(t *testing.T) {
 }
 
 func TestAddPages(t *testing.T) {
-	b := newBench(t, nil, gdma.Taps{})
+	b := newBench(t, nil)
 	b.open(t)
 	b.register(t)
 	req := gdmatest.Request(gdma.CodeCreateRegion, gdma.DeviceMANA, 72, 40, 1, gdmatest.U64(0x28, 4*4096), gdmatest.U32(0x38, 4), gdmatest.U32(0x3c, 1), gdmatest.U64(0x40, b.m.Alloc(4096)))
@@ -385,7 +393,7 @@ func TestAddPages(t *testing.T) {
 
 // TestAnswersWaitForBuffers is the order of the 6.2 and 6.5 drivers: the next request overtakes the receive buffer it needs.
 func TestAnswersWaitForBuffers(t *testing.T) {
-	b := newBench(t, nil, gdma.Taps{})
+	b := newBench(t, nil)
 	b.drv.Lazy = true
 	b.open(t)
 	for range 300 {
@@ -394,7 +402,7 @@ func TestAnswersWaitForBuffers(t *testing.T) {
 }
 
 func TestTooManyUnansweredRequestsWaitInTheRing(t *testing.T) {
-	b := newBench(t, nil, gdma.Taps{})
+	b := newBench(t, nil)
 	b.open(t)
 	b.drv.Lazy = true
 	b.sync(t) // its buffer is used up and not posted again
@@ -411,7 +419,7 @@ func TestTooManyUnansweredRequestsWaitInTheRing(t *testing.T) {
 }
 
 func TestResetForgetsEverything(t *testing.T) {
-	b := newBench(t, nil, gdma.Taps{})
+	b := newBench(t, nil)
 	b.open(t)
 	b.register(t)
 	q, err := b.drv.NewEQ(b.ctx, 4096, 3, false)
@@ -438,7 +446,7 @@ func TestResetForgetsEverything(t *testing.T) {
 }
 
 func TestMemoryGoesAway(t *testing.T) {
-	b := newBench(t, nil, gdma.Taps{})
+	b := newBench(t, nil)
 	b.open(t)
 	b.register(t)
 	q, err := b.drv.NewEQ(b.ctx, 4096, 3, false)
@@ -466,7 +474,7 @@ func TestMemoryGoesAway(t *testing.T) {
 }
 
 func TestHostileDoorbells(t *testing.T) {
-	b := newBench(t, nil, gdma.Taps{})
+	b := newBench(t, nil)
 	ring := func() {
 		for k := gdma.DoorbellSQ; k <= gdma.DoorbellDIM; k++ {
 			for _, v := range []gdma.DoorbellValue{0, 1, 24, 25, 33, 40, 0xffff, 0xffffff, 0xffffffffffffffff, 0x8000000000000018, 0x7fffffff00000018, 0x0000002100000018} {
@@ -497,76 +505,13 @@ func TestHostileChannelEntries(t *testing.T) {
 		{"nowhere", gdma.AppendWQE(nil, make([]byte, 24), []gdma.SGE{{Addr: 1 << 63, Size: 100}}, 0, 0)},
 		{"end of the address space", gdma.AppendWQE(nil, make([]byte, 24), []gdma.SGE{{Addr: 1<<64 - 8, Size: 100}}, 0, 0)},
 	} {
-		b := newBench(t, nil, gdma.Taps{})
+		b := newBench(t, nil)
 		b.open(t)
 		b.drv.HWC.Post(b.m, c.wqe)
 		b.dev.Doorbell(gdma.DoorbellSQ, gdma.ProducerDoorbell(b.drv.HWC.ID, b.drv.HWC.Tail, 0))
 		// There is nothing to answer; the next request is answered.
 		b.sync(t)
 	}
-}
-
-// TestTaps: each way of misbehaving is seen by a driver.
-func TestTaps(t *testing.T) {
-	short := func(b *bench) error {
-		ctx, cancel := context.WithTimeout(b.ctx, 100*time.Millisecond)
-		defer cancel()
-		_, err := b.drv.OK(ctx, gdmatest.Request(gdma.CodeMaxResources, gdma.DeviceID{}, 40, 72, 1))
-		return err
-	}
-	on := false
-	for name, taps := range map[string]gdma.Taps{
-		"answer lost": {Response: func(*gdma.Response) gdma.Verdict {
-			if on {
-				return gdma.Drop
-			}
-			return gdma.Deliver
-		}},
-		"event lost":     {Event: func(*gdma.Event) bool { return !on }},
-		"interrupt lost": {Vector: func(int) bool { return !on }},
-		"wrong owner": {Event: func(e *gdma.Event) bool {
-			if on {
-				e.Owner = (e.Owner + 3) % 8
-			}
-			return true
-		}},
-		"wrong size": {Response: func(r *gdma.Response) gdma.Verdict {
-			if on {
-				r.Bytes = r.Bytes[:40]
-			}
-			return gdma.Deliver
-		}},
-	} {
-		on = false
-		b := newBench(t, nil, taps)
-		b.open(t)
-		if err := short(b); err != nil {
-			t.Errorf("%s: before: %v", name, err)
-		}
-		b.dev.Do(func() { on = true })
-		if err := short(b); err == nil {
-			t.Errorf("%s: went unnoticed", name)
-		}
-		b.dev.Do(func() { on = false })
-	}
-
-	hold := true
-	b := newBench(t, nil, gdma.Taps{Response: func(*gdma.Response) gdma.Verdict {
-		if hold {
-			return gdma.Hold
-		}
-		return gdma.Deliver
-	}})
-	b.open(t)
-	if err := short(b); err == nil {
-		t.Error("a held answer arrived")
-	}
-	b.dev.Do(func() { hold = false })
-	b.dev.Release()
-	if err := b.drv.Wait(b.ctx); err != nil {
-		t.Error("a released answer did not arrive:", err)
-	}
-	b.sync(t)
 }
 
 func FuzzRequest(f *testing.F) {
@@ -578,7 +523,7 @@ func FuzzRequest(f *testing.F) {
 		if len(req) < gdma.RequestHeader || len(req) > 4096 {
 			return
 		}
-		b := newBench(t, nil, gdma.Taps{})
+		b := newBench(t, nil)
 		b.open(t)
 		b.register(t)
 		if _, _, err := b.drv.Region(b.ctx, 4096, false); err != nil {
@@ -599,7 +544,7 @@ func FuzzSMC(f *testing.F) {
 	f.Add([]byte{2, 0, 0, 0x80}, uint8(28), uint8(4))
 	f.Add([]byte{1, 2, 3, 4, 5, 6, 7, 8}, uint8(24), uint8(1))
 	f.Fuzz(func(t *testing.T, p []byte, off, width uint8) {
-		b := newBench(t, nil, gdma.Taps{})
+		b := newBench(t, nil)
 		w := int(width%8) + 1
 		at := int(off) % gdma.SMCSize
 		for len(p) > 0 {
@@ -618,7 +563,7 @@ func FuzzSMC(f *testing.F) {
 }
 
 func BenchmarkRequest(b *testing.B) {
-	x := newBench(b, trace.New(0), gdma.Taps{})
+	x := newBench(b, trace.New(0))
 	x.ctx = context.Background()
 	x.open(b)
 	req := gdmatest.Request(gdma.CodeMaxResources, gdma.DeviceID{}, 40, 72, 1)
@@ -678,7 +623,7 @@ func BenchmarkAnswer(b *testing.B) {
 
 // BenchmarkDoorbell is a doorbell from the write to the end of its effect: a completion queue is armed and found empty.
 func BenchmarkDoorbell(b *testing.B) {
-	x := newBench(b, trace.New(0), gdma.Taps{})
+	x := newBench(b, trace.New(0))
 	x.open(b)
 	v := gdma.ConsumerDoorbell(x.drv.HWC.CQ.ID, x.drv.HWC.CQ.Index(), true)
 	b.ReportAllocs()

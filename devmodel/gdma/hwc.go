@@ -1,6 +1,11 @@
 package gdma
 
-import "fmt"
+import (
+	"bytes"
+	"fmt"
+
+	"irqlab/devmodel/inject"
+)
 
 // What the hardware channel says of itself in its init events (section 3.2). Depth 1 is what every driver up to 7.3 uses.
 const (
@@ -20,16 +25,40 @@ type channel struct {
 	sq, rq *WQ
 	// queued answers wait for a receive buffer: the drivers of 6.2 and 6.5 may send the next request before they post one again.
 	queued [][]byte
-	held   []Response
+	oob    [rxoobLength + 4]byte
+}
+
+// arrived takes what the guest wrote to the SMC window. The window stays the device's until the message is answered, so no other can follow.
+func (d *Device) arrived(w *[SMCSize]byte) {
+	h := smcWord(le.Uint32(w[smcHeader:]))
+	var hit *inject.Hit
+	if h.known() {
+		hit = d.cfg.Inject.Pass(inject.SMC(h.kind()))
+	}
+	if hit.Waits() {
+		kept := *w
+		d.bay.Park(hit, nil, func() { d.message(hit, &kept) }, nil)
+		return
+	}
+	d.message(hit, w)
 }
 
 // message serves what the guest wrote to the SMC window.
-func (d *Device) message(w *[SMCSize]byte) {
+func (d *Device) message(hit *inject.Hit, w *[SMCSize]byte) {
+	if hit.Copies() == 0 {
+		d.fireToo(hit)
+		return // the window stays the device's: the driver polls until it gives up
+	}
+	hit.Alter(w[:], smcPlace)
 	h := smcWord(le.Uint32(w[smcHeader:]) &^ smcOwner)
 	status := uint32(smcStatusFail)
+	refusal, refuse := hit.Status()
 	var after func()
 	switch {
-	case h.kind() == smcEstablish && h.version() == 0:
+	case refuse:
+		status = refusal
+		d.trace.Note(kindSMC, "refused", uint64(h.kind()), uint64(h.version()), uint64(h))
+	case h.kind() == smcEstablish && h.known():
 		m := parseEstablish(w)
 		d.trace.Note(kindSMC, fmt.Sprintf("establish eq=%#x cq=%#x rq=%#x sq=%#x vector=%d", m.eq, m.cq, m.rq, m.sq, m.vector),
 			uint64(h.kind()), uint64(h.version()), uint64(h))
@@ -42,17 +71,20 @@ func (d *Device) message(w *[SMCSize]byte) {
 			d.establish(m)
 			after = d.announce
 		}
-	case h.kind() == smcDestroy && h.version() == 0:
+	case h.kind() == smcDestroy && h.known():
 		d.trace.Note(kindSMC, "destroy", uint64(h.kind()), uint64(h.version()), uint64(h))
 		status = smcStatusOK
 		d.destroy("SMC destroy")
-	case h.kind() == smcTimeout && h.version() <= 1:
+	case h.kind() == smcTimeout && h.known():
 		d.trace.Note(kindSMC, "the driver reports a timeout", uint64(h.kind()), uint64(h.version()), uint64(h))
 		status = smcStatusOK
 	default:
 		d.trace.Note(kindSMC, "unknown", uint64(h.kind()), uint64(h.version()), uint64(h))
 	}
 	answer := h.answer(status)
+	if v, ok := hit.Value("answer"); ok {
+		answer = smcWord(v &^ smcOwner)
+	}
 	d.fmu.Lock()
 	if d.gen.Load() == d.unit { // else a reset has cleared the window
 		le.PutUint32(d.smc[smcHeader:], uint32(answer))
@@ -60,6 +92,7 @@ func (d *Device) message(w *[SMCSize]byte) {
 	}
 	d.fmu.Unlock()
 	d.trace.Record(kindSMCAnswer, uint64(answer), uint64(status))
+	d.fireToo(hit)
 	if after != nil {
 		after()
 	}
@@ -108,7 +141,7 @@ func (d *Device) announce() {
 func (d *Device) MaxCQs() uint32 { return firstID + uint32(len(d.cqs.slots)) }
 
 // Ready implements Consumer: requests wait in the ring when too many answers wait for a buffer.
-func (c *channel) Ready(*WQ) bool { return len(c.queued) < maxQueued && len(c.held) < maxQueued }
+func (c *channel) Ready(*WQ) bool { return len(c.queued) < maxQueued }
 
 // Consume implements Consumer: one request.
 func (c *channel) Consume(q *WQ, w *WQE) {
@@ -123,45 +156,50 @@ func (c *channel) Consume(q *WQ, w *WQE) {
 		d.lost("request", q.ID, err)
 		return
 	}
-	resp := d.answer(b)
-	if d.hwc != c {
+	code := uint32(hdrCode.Get(b))
+	d.trace.Note(kindRequest, d.describe(code, func(m *Message) []Field { return m.Request }, b), uint64(code), hdrMessage.Get(b), hdrVersion.Get(b), hdrSize.Get(b),
+		hdrRespSize.Get(b), hdrActivity.Get(b))
+	h := d.cfg.Inject.Pass(inject.Request(code))
+	if h.Waits() {
+		kept := bytes.Clone(b)
+		c.park(h, func() { c.serve(h, kept) })
 		return
 	}
-	r := Response{uint32(hdrCode.Get(b)), resp}
-	if d.cfg.Taps.Response != nil {
-		switch d.cfg.Taps.Response(&r) {
-		case Drop:
-			return
-		case Hold:
-			r.Bytes = append([]byte(nil), r.Bytes...)
-			c.held = append(c.held, r)
+	c.serve(h, b)
+}
+
+// The channel has one slot: while a request, an answer or one of its completions is held, what came later waits in the ring.
+
+func (c *channel) park(h *inject.Hit, resume func()) {
+	c.d.bay.Park(h, &c.cq.lane, resume, c.goOn)
+}
+
+// goOn takes up what has waited for something held.
+func (c *channel) goOn() {
+	c.d.flush()
+	c.d.Kick(c.sq)
+}
+
+// serve acts on a request and sends its answer.
+func (c *channel) serve(h *inject.Hit, b []byte) {
+	d := c.d
+	if h != nil {
+		h.Alter(b, d.place(uint32(hdrCode.Get(b)), requestHeader, func(m *Message) []Field { return m.Request }))
+	}
+	for range h.Copies() {
+		resp := d.answer(h, b)
+		if d.hwc != c {
 			return
 		}
+		c.respond(resp)
 	}
-	c.respond(r.Bytes)
+	d.fireToo(h)
 }
 
-// Release lets the held answers go, in order.
-func (d *Device) Release() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.hwc == nil {
-		return
-	}
-	held := d.hwc.held
-	d.hwc.held = nil
-	for _, r := range held {
-		d.hwc.respond(r.Bytes)
-	}
-	d.Kick(d.hwc.sq)
-}
-
-// answer serves the request in b and builds its answer.
-func (d *Device) answer(b []byte) []byte {
+// answer serves the request in b, unless h refuses it, and builds its answer.
+func (d *Device) answer(h *inject.Hit, b []byte) []byte {
 	code := uint32(hdrCode.Get(b))
 	size, asked := hdrSize.Get(b), hdrRespSize.Get(b)
-	d.trace.Note(kindRequest, d.describe(code, func(m *Message) []Field { return m.Request }, b), uint64(code), hdrMessage.Get(b), hdrVersion.Get(b), size, asked,
-		hdrActivity.Get(b))
 	r := Request{
 		Message: d.msgs[code],
 		Device:  DeviceID{uint16(hdrDeviceType.Get(b)), uint16(hdrInstance.Get(b))},
@@ -171,7 +209,10 @@ func (d *Device) answer(b []byte) []byte {
 	clear(r.resp)
 	version := hdrRespVersion.Get(b)
 	status := StatusUnsupported
+	refusal, refuse := h.Status()
 	switch {
+	case refuse:
+		status = Status(refusal)
 	case r.Message == nil:
 	case size < RequestHeader || size > uint64(len(b)) || size < uint64(r.Message.MinRequest) || asked > maxMessage:
 		status = StatusMalformed
@@ -186,7 +227,7 @@ func (d *Device) answer(b []byte) []byte {
 			status = d.client.Request(&r)
 		}
 	}
-	if status != StatusOK && status != StatusMoreEntries {
+	if status.failed() {
 		r.resp = r.resp[:ResponseHeader]
 	}
 	hdrCode.Put(r.resp, uint64(code))
@@ -200,16 +241,54 @@ func (d *Device) answer(b []byte) []byte {
 	return r.resp
 }
 
-// respond puts an answer in the next receive buffer, or keeps it until there is one.
+// respond sends an answer on its way.
 func (c *channel) respond(b []byte) {
-	queue := len(c.queued) > 0 || c.rq.Posted() == 0
-	c.d.trace.Note(kindResponse, c.d.describe(uint32(hdrCode.Get(b)), func(m *Message) []Field { return m.Response }, b)+" "+Status(respStatus.Get(b)).String(),
-		hdrCode.Get(b), hdrMessage.Get(b), respStatus.Get(b), uint64(len(b)), bit(queue))
-	if queue {
-		c.queued = append(c.queued, append([]byte(nil), b...))
+	if c.cq.lane.Busy() {
+		kept := bytes.Clone(b)
+		c.cq.lane.Wait(func() { c.respond(kept) })
 		return
 	}
-	c.deliver(b)
+	h := c.d.cfg.Inject.Pass(inject.Response(uint32(hdrCode.Get(b))))
+	if h.Waits() {
+		kept := bytes.Clone(b)
+		c.park(h, func() { c.hand(h, kept) })
+		return
+	}
+	c.hand(h, b)
+}
+
+// hand puts an answer in the next receive buffer, or keeps it until there is one.
+func (c *channel) hand(h *inject.Hit, b []byte) {
+	d := c.d
+	if h != nil {
+		b = d.spoil(h, b)
+	}
+	for range h.Copies() {
+		queue := len(c.queued) > 0 || c.rq.Posted() == 0
+		d.trace.Note(kindResponse, d.describe(uint32(hdrCode.Get(b)), func(m *Message) []Field { return m.Response }, b)+" "+Status(respStatus.Get(b)).String(),
+			hdrCode.Get(b), hdrMessage.Get(b), respStatus.Get(b), uint64(len(b)), bit(queue))
+		if queue {
+			c.queued = append(c.queued, bytes.Clone(b))
+		} else {
+			c.deliver(b)
+		}
+	}
+	d.fireToo(h)
+}
+
+// spoil changes an answer as a rule wants. Its length is no field of it: what is said of it, in the header and in the completion, can be changed apart.
+func (d *Device) spoil(h *inject.Hit, b []byte) []byte {
+	if status, ok := h.Status(); ok {
+		if respStatus.Put(b, uint64(status)); Status(status).failed() {
+			b = b[:ResponseHeader]
+			hdrSize.Put(b, ResponseHeader)
+		}
+	}
+	h.Alter(b, d.place(uint32(hdrCode.Get(b)), responseHeader, func(m *Message) []Field { return m.Response }))
+	if n, ok := h.Value("length"); ok {
+		b = append(bytes.Clone(b), make([]byte, maxMessage)...)[:min(n, maxMessage)]
+	}
+	return b
 }
 
 // deliver uses up one receive entry. An answer that its buffer cannot take is lost, and the driver times out.
@@ -227,21 +306,17 @@ func (c *channel) deliver(b []byte) {
 		return
 	}
 	// The request's send completion goes with its answer, so that one event announces both.
-	if d.complete(c.cq, c.sq.ID, true) != nil {
-		return
+	putRXOOB(c.oob[:], w.Offset, uint32(len(b)))
+	if d.complete(hwcSent, c.sq, nil, false) == nil {
+		_ = d.complete(hwcReceived, c.rq, c.oob[:], true)
 	}
-	putRXOOB(d.cqe[:], w.Offset, uint32(len(b)))
-	if d.complete(c.cq, c.rq.ID, false) != nil {
-		return
-	}
-	d.notify(c.cq)
 }
 
 // flush delivers queued answers to receive buffers that have just been posted.
 func (d *Device) flush() {
 	c := d.hwc
 	was := len(c.queued)
-	for len(c.queued) > 0 && !c.rq.dead && c.rq.Posted() > 0 {
+	for len(c.queued) > 0 && !c.rq.dead && c.rq.Posted() > 0 && !c.cq.lane.Busy() {
 		b := c.queued[0]
 		c.queued = c.queued[1:]
 		c.deliver(b)

@@ -2,7 +2,10 @@ package gdma
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
+
+	"irqlab/devmodel/inject"
 )
 
 // Sizes of hardware channel messages (section 3.7).
@@ -38,6 +41,27 @@ var (
 	respActivity   = Field{"activity", 0x14, 4}
 	respStatus     = Field{"status", 0x18, 4}
 )
+
+// Headers as rules know them.
+var (
+	requestHeader  = []Field{hdrCode, hdrVersion, hdrMessage, hdrSize, hdrRespVersion, hdrRespSize, hdrDeviceType, hdrInstance, hdrActivity}
+	responseHeader = []Field{hdrCode, hdrVersion, hdrMessage, hdrSize, respDeviceType, respInstance, respActivity, respStatus}
+)
+
+// place finds the fields of a message for inject: the header's, then the message's own.
+func (d *Device) place(code uint32, header []Field, fields func(*Message) []Field) func(string) (inject.Place, bool) {
+	return func(name string) (inject.Place, bool) {
+		all := header
+		if m := d.msgs[code]; m != nil {
+			all = slices.Concat(header, fields(m))
+		}
+		i := slices.IndexFunc(all, func(f Field) bool { return f.Name == name })
+		if i < 0 {
+			return inject.Place{}, false
+		}
+		return inject.Bytes(all[i].Off, all[i].Size), true
+	}
+}
 
 // Get is the field's value in b, 0 when b ends before the field does.
 func (f Field) Get(b []byte) uint64 {
@@ -119,6 +143,9 @@ func (s Status) String() string {
 	}
 	return strconv.FormatUint(uint64(s), 10)
 }
+
+// failed says whether the driver takes the status for a failure.
+func (s Status) failed() bool { return s != StatusOK && s != StatusMoreEntries }
 
 // Request is a request being served.
 type Request struct {

@@ -1,6 +1,11 @@
 package gdma
 
-import "errors"
+import (
+	"bytes"
+	"errors"
+
+	"irqlab/devmodel/inject"
+)
 
 // EQ is an event queue: completions of queues and events of the device, each signalled on one vector.
 type EQ struct {
@@ -10,7 +15,6 @@ type EQ struct {
 	// Ordinal counts the EQs its device has created since it last had none, from 0.
 	Ordinal int
 	arming
-	gone bool
 }
 
 // CQ is a completion queue.
@@ -22,13 +26,16 @@ type CQ struct {
 	arming
 }
 
-// arming is what a CQ and an EQ have in common: a ring that the guest consumes, and the arming protocol (section 3.3).
+// arming is what a CQ and an EQ have in common: a ring that the guest consumes, and the arming protocol (section 3.3). Their entries are posted in order: one that is held
+// keeps the later ones waiting.
 type arming struct {
 	ring  ring
 	n     uint32 // entries
 	t     uint32 // running index of the next entry; starts at n
 	seen  uint32 // the guest's consumer position in terms of t
 	armed bool
+	lane  inject.Lane
+	gone  bool
 }
 
 func newArming(r ring, entry uint32) arming {
@@ -47,8 +54,8 @@ func (c *arming) rung(v DoorbellValue) (notify, valid bool) {
 	return v.Arm() && behind != 0, true
 }
 
-// full says whether the guest has read none of the last n entries.
-func (c *arming) full() bool { return c.t-c.seen >= c.n }
+// full says whether the guest has read none of the last n entries, those that wait to be posted included.
+func (c *arming) full() bool { return c.t-c.seen+uint32(c.lane.Waiting()) >= c.n }
 
 // WQ is a send or a receive queue.
 type WQ struct {
@@ -150,63 +157,113 @@ func (d *Device) postEvent(eq *EQ, typ EventType, d0, d1, d2 uint32) error {
 		d.trace.Record(kindOverflow, uint64(eq.ID), uint64(typ))
 		return errFull
 	}
-	own := owner(eq.t, eq.n)
-	if d.cfg.Taps.Event != nil {
-		e := Event{eq.ID, eq.Vector, typ, [3]uint32{d0, d1, d2}, own >> ownerShift}
-		if !d.cfg.Taps.Event(&e) {
+	if eq.lane.Busy() {
+		eq.lane.Wait(func() { _ = d.postEvent(eq, typ, d0, d1, d2) })
+		return nil
+	}
+	h := d.cfg.Inject.Pass(inject.Event(uint8(typ)))
+	if h.Waits() {
+		d.bay.Park(h, &eq.lane, func() { _ = d.putEvent(h, eq, typ, d0, d1, d2) }, nil)
+		return nil
+	}
+	return d.putEvent(h, eq, typ, d0, d1, d2)
+}
+
+// putEvent writes an event, as often as h says.
+func (d *Device) putEvent(h *inject.Hit, eq *EQ, typ EventType, d0, d1, d2 uint32) error {
+	for range h.Copies() {
+		if eq.gone {
+			return errNoEQ
+		}
+		if eq.full() { // by a copy
+			d.trace.Record(kindOverflow, uint64(eq.ID), uint64(typ))
+			return errFull
+		}
+		le.PutUint32(d.eqe[0:], d0)
+		le.PutUint32(d.eqe[4:], d1)
+		le.PutUint32(d.eqe[8:], d2)
+		le.PutUint32(d.eqe[eqeLast:], eqeWord(typ, owner(eq.t, eq.n)))
+		h.Alter(d.eqe[:], eqePlace)
+		addr, _ := eq.ring.at(eq.t * EQESize)
+		if err := d.write(addr, d.eqe[:eqeLast]); err != nil {
+			return d.lost("event queue", eq.ID, err)
+		}
+		if err := d.store(addr+eqeLast, le.Uint32(d.eqe[eqeLast:])); err != nil {
+			return d.lost("event queue", eq.ID, err)
+		}
+		eq.t++
+		posted := EventType(d.eqe[eqeLast])
+		d.trace.Note(kindEQE, posted.String(), uint64(eq.ID), uint64(posted), uint64(le.Uint32(d.eqe[:])), uint64(eq.Vector))
+		if eq.armed {
+			eq.armed = false
+			d.raise(eq.Vector)
+		}
+	}
+	d.fireToo(h)
+	return nil
+}
+
+// complete appends a completion with client data (at most 60 bytes) for an entry of q, and if tell is set posts the completion event its consumer may have asked for. One
+// event per arm bounds what an EQ has to hold.
+func (d *Device) complete(kind *Completion, q *WQ, data []byte, tell bool) error {
+	cq := q.CQ
+	if cq.lane.Busy() {
+		kept := bytes.Clone(data)
+		if !cq.lane.Wait(func() { _ = d.complete(kind, q, kept, tell) }) {
+			d.trace.Note(kindAnomaly, "too many completions wait for one that is held: dropped", uint64(cq.ID))
+		}
+		return nil
+	}
+	h := d.cfg.Inject.Pass(kind.Step)
+	if h.Waits() {
+		kept := bytes.Clone(data)
+		d.bay.Park(h, &cq.lane, func() { _ = d.putCompletion(h, kind, q, kept, tell) }, func() { d.goOn(q) })
+		return nil
+	}
+	return d.putCompletion(h, kind, q, data, tell)
+}
+
+// goOn takes up what has waited for a completion that was held.
+func (d *Device) goOn(q *WQ) {
+	if c := d.hwc; c != nil && q.CQ == c.cq {
+		c.goOn()
+	} else if q.Send && !q.CQ.gone {
+		d.Kick(q)
+	}
+}
+
+// putCompletion writes a completion, as often as h says.
+func (d *Device) putCompletion(h *inject.Hit, kind *Completion, q *WQ, data []byte, tell bool) error {
+	cq := q.CQ
+	for range h.Copies() {
+		if cq.gone {
 			return nil
 		}
-		typ, d0, d1, d2, own = e.Type, e.Details[0], e.Details[1], e.Details[2], e.Owner<<ownerShift
+		clear(d.cqe[copy(d.cqe[:cqeLast], data):cqeLast])
+		le.PutUint32(d.cqe[cqeLast:], cqeWord(q.ID, q.Send, owner(cq.t, cq.n)))
+		if h != nil {
+			h.Alter(d.cqe[:], kind.place)
+		}
+		addr, _ := cq.ring.at(cq.t * CQESize)
+		err := d.write(addr, d.cqe[:cqeLast])
+		if err == nil {
+			err = d.store(addr+cqeLast, le.Uint32(d.cqe[cqeLast:]))
+		}
+		if err != nil {
+			return d.lost("completion queue", cq.ID, err)
+		}
+		cq.t++
+		if tell && cq.armed {
+			cq.armed = false
+			d.postEvent(cq.EQ, EventCompletion, cq.ID, 0, 0)
+		}
 	}
-	le.PutUint32(d.eqe[0:], d0)
-	le.PutUint32(d.eqe[4:], d1)
-	le.PutUint32(d.eqe[8:], d2)
-	addr, _ := eq.ring.at(eq.t * EQESize)
-	if err := d.write(addr, d.eqe[:]); err != nil {
-		return d.lost("event queue", eq.ID, err)
-	}
-	if err := d.store(addr+uint64(len(d.eqe)), eqeWord(typ, own)); err != nil {
-		return d.lost("event queue", eq.ID, err)
-	}
-	eq.t++
-	d.trace.Note(kindEQE, typ.String(), uint64(eq.ID), uint64(typ), uint64(d0), uint64(eq.Vector))
-	if eq.armed {
-		eq.armed = false
-		d.raise(eq.Vector)
-	}
+	d.fireToo(h)
 	return nil
-}
-
-// complete appends the completion in d.cqe without telling anyone; notify follows. d.cqe is clear afterwards.
-func (d *Device) complete(cq *CQ, wq uint32, send bool) error {
-	addr, _ := cq.ring.at(cq.t * CQESize)
-	err := d.write(addr, d.cqe[:])
-	if err == nil {
-		err = d.store(addr+uint64(len(d.cqe)), cqeWord(wq, send, owner(cq.t, cq.n)))
-	}
-	clear(d.cqe[:])
-	if err != nil {
-		return d.lost("completion queue", cq.ID, err)
-	}
-	cq.t++
-	return nil
-}
-
-// notify posts the completion event if the queue's consumer asked for one. One event per arm bounds what an EQ has to hold.
-func (d *Device) notify(cq *CQ) {
-	if cq.armed {
-		cq.armed = false
-		d.postEvent(cq.EQ, EventCompletion, cq.ID, 0, 0)
-	}
 }
 
 // Complete appends one completion with client data (at most 60 bytes) for an entry of q, and notifies.
-func (d *Device) Complete(q *WQ, data []byte) {
-	copy(d.cqe[:], data)
-	if d.complete(q.CQ, q.ID, q.Send) == nil {
-		d.notify(q.CQ)
-	}
-}
+func (d *Device) Complete(kind *Completion, q *WQ, data []byte) { _ = d.complete(kind, q, data, true) }
 
 func (d *Device) lost(what string, id uint32, err error) error {
 	if err != errReset {

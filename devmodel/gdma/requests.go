@@ -382,6 +382,7 @@ func (d *Device) DestroyWQ(q *WQ) {
 	q.dead = true
 	t.remove(q.ID)
 	d.cqs.remove(q.CQ.ID)
+	q.CQ.gone = true
 	d.pages -= q.ring.want + q.CQ.ring.want
 }
 

@@ -3,6 +3,8 @@ package gdma
 import (
 	"encoding/binary"
 	"strconv"
+
+	"irqlab/devmodel/inject"
 )
 
 var le = binary.LittleEndian
@@ -170,6 +172,45 @@ func owner(t, n uint32) uint32 { return t / n % ownerLaps << ownerShift }
 
 func eqeWord(t EventType, owner uint32) uint32 { return uint32(t) | owner }
 
+// Where the last dword of an entry is, and its owner bits.
+const (
+	eqeLast = EQESize - 4
+	cqeLast = CQESize - 4
+)
+
+var eqePlaces = map[string]inject.Place{
+	"details0": inject.Bytes(0, 4), "details1": inject.Bytes(4, 4), "details2": inject.Bytes(8, 4), "type": inject.Bytes(eqeLast, 1),
+	"owner": {Bit: 8*eqeLast + ownerShift, Width: ownerBits},
+}
+
+func eqePlace(field string) (p inject.Place, ok bool) {
+	p, ok = eqePlaces[field]
+	return p, ok
+}
+
+// A Completion is a kind of completion: the step of posting one, and the fields of its client data that rules know.
+type Completion struct {
+	Step   inject.Point
+	Places map[string]inject.Place
+}
+
+// The hardware channel's completions.
+var (
+	hwcSent     = &Completion{Step: inject.CompletionHWCSend}
+	hwcReceived = &Completion{inject.CompletionHWCReceive, map[string]inject.Place{"wqe_offset": inject.Bytes(rxoobOffset, 4), "length": inject.Bytes(rxoobLength, 4)}}
+)
+
+func (c *Completion) place(field string) (p inject.Place, ok bool) {
+	switch field {
+	case "wq":
+		return inject.Place{Bit: 8 * cqeLast, Width: 24}, true
+	case "owner":
+		return inject.Place{Bit: 8*cqeLast + ownerShift, Width: ownerBits}, true
+	}
+	p, ok = c.Places[field]
+	return p, ok
+}
+
 // cqeWord is the last dword of a CQE.
 func cqeWord(wq uint32, send bool, owner uint32) uint32 {
 	w := wq&0xffffff | owner
@@ -194,6 +235,7 @@ func putRXOOB(b []byte, offset, length uint32) {
 // SMC window (section 2).
 const (
 	SMCSize       = 32
+	smcVector     = 26
 	smcHeader     = 28
 	smcEstablish  = 1
 	smcDestroy    = 2
@@ -209,6 +251,28 @@ type smcWord uint32
 
 func (h smcWord) kind() uint32    { return uint32(h & 7) }
 func (h smcWord) version() uint32 { return uint32(h >> 3 & 7) }
+
+// known says whether the message is one the device understands.
+func (h smcWord) known() bool {
+	switch h.kind() {
+	case smcEstablish, smcDestroy:
+		return h.version() == 0
+	case smcTimeout:
+		return h.version() <= 1
+	}
+	return false
+}
+
+// smcPlace finds what rules know of a message; its answer is no part of it.
+func smcPlace(field string) (inject.Place, bool) {
+	switch field {
+	case "vector":
+		return inject.Bytes(smcVector, 2), true
+	case "header":
+		return inject.Bytes(smcHeader, 4), true
+	}
+	return inject.Place{}, false
+}
 
 // answer is the header that answers request h.
 func (h smcWord) answer(status uint32) smcWord { return h&0x3f | smcResponse | smcWord(status)<<8 }
@@ -226,6 +290,6 @@ func parseEstablish(w *[SMCSize]byte) (m establish) {
 		return pfn * PageSize
 	}
 	m.eq, m.cq, m.rq, m.sq = at(0, 0), at(6, 4), at(12, 8), at(18, 12)
-	m.vector = le.Uint16(w[26:])
+	m.vector = le.Uint16(w[smcVector:])
 	return m
 }

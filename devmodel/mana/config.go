@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 
-	"irqlab/devmodel/gdma"
+	"irqlab/devmodel/inject"
 )
 
 // Limits of a function (reference, sections 5.1 and 6.2).
@@ -41,8 +41,8 @@ type Config struct {
 	HWCTimeout uint32
 	// PortCapabilities is the first capability word of QUERY_DEV_CONFIG (7.3: bit 5 offers 8-packet completions).
 	PortCapabilities uint64
-	// Taps make the device misbehave at chosen points.
-	Taps gdma.Taps
+	// Inject makes the function stand still or misbehave at chosen steps; nil: never. Accesses are steps of the PCI function (pcifn.Config).
+	Inject *inject.Controller
 }
 
 // withDefaults is c with defaults filled in, or the first thing wrong with it.

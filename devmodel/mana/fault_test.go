@@ -1,6 +1,7 @@
 package mana
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -10,6 +11,7 @@ import (
 
 	"irqlab/devmodel/gdma"
 	"irqlab/devmodel/gdma/gdmatest"
+	"irqlab/devmodel/inject"
 	"irqlab/devmodel/trace"
 )
 
@@ -38,87 +40,63 @@ func caught(t *testing.T, f func(testing.TB)) string {
 	return w.failed
 }
 
-// nth is true at the n-th call, from 1.
-func nth(n int) func() bool {
-	return func() bool {
-		n--
-		return n == 0
+// under is a controller with rules; those without a name get one.
+func under(t testing.TB, rules ...inject.Rule) *inject.Controller {
+	t.Helper()
+	c := inject.New()
+	for i, r := range rules {
+		r.Name = cmp.Or(r.Name, fmt.Sprint("rule ", i+1))
+		if err := c.Add(r); err != nil {
+			t.Fatal(err)
+		}
 	}
+	return c
 }
 
 // TestWrongModelIsCaught seeds a fault into a right model, and expects a life cycle that passes without it to end at the fault.
 func TestWrongModelIsCaught(t *testing.T) {
 	t.Parallel()
 	const silence = 2 * time.Second // how long the driver waits for what never comes
+	type rules = []inject.Rule
+	alter := func(step string, nth int, field string, v uint64) inject.Rule {
+		return inject.Rule{Step: step, Nth: nth, Action: inject.Alter, Field: field, Value: v}
+	}
+	drop := func(step string, nth, times int) inject.Rule {
+		return inject.Rule{Step: step, Nth: nth, Times: times, Action: inject.Drop}
+	}
 	for name, fault := range map[string]struct {
-		taps func() gdma.Taps
-		want string
+		rules rules
+		want  string
 	}{
-		"none": {func() gdma.Taps { return gdma.Taps{} }, ""},
-		"lost EQE": {func() gdma.Taps {
-			third := nth(3) // after the hardware channel's and the first queue's
-			return gdma.Taps{Event: func(e *gdma.Event) bool { return e.Type != gdma.EventTest || !third() }}
-		}, "test event of EQ"},
-		"lost EQE of a completion": {func() gdma.Taps {
-			third := nth(3)
-			return gdma.Taps{Event: func(e *gdma.Event) bool { return e.Type != gdma.EventCompletion || !third() }}
-		}, "request 0x"},
-		"lost init event": {func() gdma.Taps {
-			return gdma.Taps{Event: func(e *gdma.Event) bool { return e.Type != gdma.EventInitDone }}
-		}, "init events"},
-		"late response": {func() gdma.Taps {
-			return gdma.Taps{Response: func(r *gdma.Response) gdma.Verdict {
-				if r.Code == gdma.CodeCreateQueue {
-					return gdma.Hold
-				}
-				return gdma.Deliver
-			}}
-		}, "request 0xc: context deadline exceeded"},
-		"response too short": {func() gdma.Taps {
-			return gdma.Taps{Response: func(r *gdma.Response) gdma.Verdict {
-				if r.Code == codeQueryVPort {
-					r.Bytes = r.Bytes[:48]
-				}
-				return gdma.Deliver
-			}}
-		}, "request 0x20008: answer's header"},
-		"response of another size than asked for": {func() gdma.Taps {
-			return gdma.Taps{Response: func(r *gdma.Response) gdma.Verdict {
-				if r.Code == codeQueryVPort {
-					r.Bytes = append(r.Bytes[:64:64], make([]byte, 8)...)
-					le.PutUint32(r.Bytes[0x0c:], uint32(len(r.Bytes)))
-				}
-				return gdma.Deliver
-			}}
-		}, "72 bytes, asked for 64"},
-		"missing vector": {func() gdma.Taps {
-			return gdma.Taps{Vector: func(v int) bool { return v != 2 }}
-		}, "on vector 2"},
-		"missing vector of the hardware channel": {func() gdma.Taps {
-			return gdma.Taps{Vector: func(v int) bool { return v != 0 }}
-		}, "init events"},
-		"wrong owner bits": {func() gdma.Taps {
-			third := nth(3)
-			return gdma.Taps{Event: func(e *gdma.Event) bool {
-				if e.Type == gdma.EventTest && third() {
-					e.Owner = (e.Owner + 2) % 8
-				}
-				return true
-			}}
-		}, "overflow"},
-		"owner bits of the lap before": {func() gdma.Taps { // the entry looks as if it had not been written yet
-			third := nth(3)
-			return gdma.Taps{Event: func(e *gdma.Event) bool {
-				if e.Type == gdma.EventTest && third() {
-					e.Owner = (e.Owner + 7) % 8
-				}
-				return true
-			}}
-		}, "test event of EQ"},
+		"none":                     {nil, ""},
+		"lost EQE":                 {rules{drop("event:test", 3, 1)}, "test event of EQ"}, // after the hardware channel's and the first queue's
+		"lost EQE of a completion": {rules{drop("event:completion", 3, 1)}, "request 0x"},
+		"lost init event":          {rules{drop("event:init-done", 1, 1)}, "init events"},
+		"lost request":             {rules{drop("request:CREATE_QUEUE", 2, 1)}, "request 0xc: context deadline exceeded"},
+		"late response":            {rules{{Step: "response:CREATE_QUEUE", Action: inject.Hold}}, "request 0xc: context deadline exceeded"},
+		"wrong status":             {rules{{Step: "response:CREATE_WQ_OBJ", Nth: 3, Action: inject.Status, Status: 7}}, "request 0x20004: status 7"},
+		"refused":                  {rules{{Step: "request:REGISTER_DEVICE", Action: inject.Status, Status: 1}}, "request 0x4: status malformed"},
+		"response too short":       {rules{alter("response:QUERY_VPORT_CONFIG", 1, "length", 48)}, "request 0x20008: answer's header"},
+		"response of another size than asked for": {rules{alter("response:QUERY_VPORT_CONFIG", 1, "length", 72), alter("response:QUERY_VPORT_CONFIG", 1, "size", 72)},
+			"72 bytes, asked for 64"},
+		"length that is not the answer's":        {rules{alter("completion:hwc-receive", 4, "length", 48)}, "answer's header"},
+		"another's answer":                       {rules{alter("response:any", 5, "message", 0x77)}, "answer's header"},
+		"wrong place of an answer":               {rules{alter("completion:hwc-receive", 4, "wqe_offset", 0x4000)}, "receive completion of queue"},
+		"completion of a queue there is not":     {rules{alter("completion:send", 2, "wq", 0xabc)}, "completion of queue 2748"},
+		"missing transmit completion":            {rules{drop("completion:send", 2, 1)}, "transmit completion:context deadline exceeded"},
+		"transmit error":                         {rules{alter("completion:send", 2, "type", 42)}, "completion type 42"},
+		"missing fence":                          {rules{drop("completion:fence", 2, 1)}, "fence completion"},
+		"missing vector":                         {rules{drop("vector:2", 1, -1)}, "on vector 2"},
+		"missing vector of the hardware channel": {rules{drop("vector:0", 1, -1)}, "init events"},
+		"wrong owner bits":                       {rules{alter("event:test", 3, "owner", 3)}, "overflow"},         // of lap 1
+		"owner bits of the lap before":           {rules{alter("event:test", 3, "owner", 0)}, "test event of EQ"}, // the entry looks as if it had not been written yet
+		"no answer to the SMC":                   {rules{drop("smc:establish", 1, 1)}, "SMC answer"},
+		"SMC failure":                            {rules{{Step: "smc:establish", Action: inject.Status, Status: 2}}, "SMC establish answered 0x281"},
+		"SMC answer that is none":                {rules{alter("smc:establish", 1, "answer", 0x7f)}, "SMC establish answered 0x7f"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newLab(t, Config{VPorts: 2, Queues: 8, Taps: fault.taps()}, 17, trace.New(0))
+			l := newLab(t, Config{VPorts: 2, Queues: 8, Inject: under(t, fault.rules...)}, 17, trace.New(0))
 			if fault.want != "" {
 				ctx, cancel := context.WithTimeout(l.ctx, silence)
 				defer cancel()
@@ -135,21 +113,18 @@ func TestWrongModelIsCaught(t *testing.T) {
 // TestLateResponseIsTakenForTheNext: with one slot, an answer that comes after its request was given up completes the next one, and the driver has to see that it is another's.
 func TestLateResponseIsTakenForTheNext(t *testing.T) {
 	t.Parallel()
-	first := nth(1)
-	l := newLab(t, Config{Taps: gdma.Taps{Response: func(*gdma.Response) gdma.Verdict {
-		if first() {
-			return gdma.Hold
-		}
-		return gdma.Deliver
-	}}}, 2, nil)
+	inj := under(t, inject.Rule{Name: "late", Step: "response:LIST_DEVICES", Action: inject.Hold})
+	l := newLab(t, Config{Inject: inj}, 2, nil)
 	if err := l.Open(l.ctx); err != nil {
 		t.Fatal(err)
 	}
 	l.Send(gdmatest.Request(gdma.CodeListDevices, gdma.DeviceID{}, 40, 296, 1))
-	for l.f.Usage().Answers == 0 { // until it is held
-		runtime.Gosched()
+	if err := inj.AwaitHeld(l.ctx, "late"); err != nil {
+		t.Fatal(err)
 	}
-	l.f.Release()
+	if err := inj.Release("late"); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := l.Call(l.ctx, gdmatest.Request(gdma.CodeMaxResources, gdma.DeviceID{}, 40, 72, 1)); err == nil || !strings.Contains(err.Error(), "answer's header") {
 		t.Errorf("the late answer went unnoticed: %v", err)
 	}

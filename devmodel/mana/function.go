@@ -38,7 +38,7 @@ func New(cfg Config) (*Function, error) {
 	queues := cfg.VPorts * cfg.Queues
 	f.dev, err = gdma.New(gdma.Config{
 		SQs: queues, RQs: queues, CQs: 2 * queues, EQs: queues,
-		MaxMSIX: cfg.MaxMSIX, Capabilities: cfg.Capabilities, HWCTimeout: cfg.HWCTimeout, DoorbellPages: pages, Taps: cfg.Taps,
+		MaxMSIX: cfg.MaxMSIX, Capabilities: cfg.Capabilities, HWCTimeout: cfg.HWCTimeout, DoorbellPages: pages, Inject: cfg.Inject,
 	}, (*client)(f))
 	if err != nil {
 		return nil, fmt.Errorf("mana: %w", err)
@@ -203,9 +203,6 @@ func (f *Function) Usage() gdma.Usage { return f.dev.Usage() }
 
 // Driver is what the guest's driver said of itself when it was last probed.
 func (f *Function) Driver() gdma.Driver { return f.dev.Driver() }
-
-// Release lets go the answers that Config.Taps held.
-func (f *Function) Release() { f.dev.Release() }
 
 // PortState is a vPort as the driver has set it up.
 type PortState struct {

@@ -120,7 +120,7 @@ func (c *client) Request(r *gdma.Request) gdma.Status {
 		// Nothing is ever under way between two requests, so the fence is reached at once.
 		clear(f.cqe[:])
 		rxCQE{kind: cqeRXFence}.put(f.cqe[:])
-		f.dev.Complete(o.q, f.cqe[:])
+		f.dev.Complete(fenced, o.q, f.cqe[:])
 		return gdma.StatusOK
 	case codeConfigRX:
 		return f.configRX(r)

@@ -37,7 +37,7 @@ func (o *object) Consume(q *gdma.WQ, w *gdma.WQE) {
 	le.PutUint32(f.cqe[:], cqeHead(result))
 	clear(f.cqe[4:])
 	le.PutUint32(f.cqe[cqeTXWQEPosition:], w.Offset)
-	f.dev.Complete(q, f.cqe[:])
+	f.dev.Complete(sent, q, f.cqe[:])
 }
 
 // packet checks and counts a packet, which may be one to be cut into segments.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"irqlab/devmodel/gdma"
+	"irqlab/devmodel/inject"
 )
 
 var le = binary.LittleEndian
@@ -176,6 +177,12 @@ const (
 
 // cqeHead is the first dword of a data completion's client data.
 func cqeHead(t cqeType) uint32 { return uint32(t) | cqeClientMANA }
+
+// Data completions as rules know them. The type is six bits, beside the client's two.
+var (
+	sent   = &gdma.Completion{Step: inject.CompletionSend, Places: map[string]inject.Place{"type": {Width: 6}, "wqe_offset": inject.Bytes(cqeTXWQEPosition, 4)}}
+	fenced = &gdma.Completion{Step: inject.CompletionFence, Places: map[string]inject.Place{"type": {Width: 6}}}
+)
 
 // rxCQE is the client data of a receive completion of one packet.
 type rxCQE struct {

@@ -27,8 +27,8 @@ func (k ResetKind) String() string {
 	return "unknown"
 }
 
-// Behaviour is what lies behind BAR 0. Apart from Attach all methods are called from one goroutine, in the order in which the client's messages arrived, and
-// must not block: QEMU holds its big lock while it waits for the answer, and gives up on the device for good after five seconds.
+// Behaviour is what lies behind BAR 0. Apart from Attach all methods are called one at a time, in the order in which the client's messages arrived (a write
+// that a rule holds comes later, and those after it with it), and must not block: QEMU holds its big lock while it waits for the answer, and gives up on the device for good after five seconds.
 type Behaviour interface {
 	// Attach hands over the bus, once, before anything is served.
 	Attach(bus Bus)

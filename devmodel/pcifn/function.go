@@ -1,10 +1,14 @@
 package pcifn
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/bits"
+	"sync"
+	"time"
 
+	"irqlab/devmodel/inject"
 	"irqlab/devmodel/trace"
 	"irqlab/devmodel/vfiouser"
 )
@@ -15,6 +19,8 @@ var (
 	TraceCommand  = trace.NewKind("config-command", "value")
 	TraceMSIXCtrl = trace.NewKind("config-msix", "enabled", "masked")
 	TraceNoVector = trace.NewKind("vector-invalid", "vector")
+	// TraceLostWrite: too many writes waited for one that a rule held.
+	TraceLostWrite = trace.NewKind("write-lost", "offset")
 )
 
 // Identity of the MANA virtual function and defaults (shared/reference/mana-protocol.md section 1).
@@ -46,6 +52,8 @@ type Config struct {
 	BAR0Size int
 	// Trace receives the timeline; nil makes a new recorder of default size.
 	Trace *trace.Recorder
+	// Inject makes accesses and interrupts stand still or go wrong; nil: never.
+	Inject *inject.Controller
 }
 
 // DefaultConfig is the MANA virtual function with 16 vectors.
@@ -95,7 +103,11 @@ type Function struct {
 	vectors   *vfiouser.Interrupts
 	memory    *vfiouser.Memory
 
-	config *configSpace // the serving goroutine's
+	mu     sync.Mutex // everything below, and calls of the behaviour: a held write goes on on another goroutine than the one that answers the client
+	config *configSpace
+	bay    inject.Bay
+	// Writes stay in order, as on a bus: behind one that is held the later ones of its region wait. Reads do not.
+	configWrites, barWrites inject.Lane
 }
 
 var _ vfiouser.Device = (*Function)(nil)
@@ -113,6 +125,8 @@ func New(cfg Config, b Behaviour) (*Function, error) {
 		vectors: vfiouser.NewInterrupts(cfg.Vectors, cfg.Trace), memory: vfiouser.NewMemory(cfg.Trace),
 	}
 	f.config = newConfigSpace(&f.cfg, f.msix)
+	f.bay.Lock = &f.mu
+	cfg.Inject.Attach(cfg.Trace)
 	b.Attach(bus{f})
 	return f, nil
 }
@@ -128,10 +142,32 @@ func (f *Function) VectorStates() []VectorState { return f.vectors.States() }
 
 // Fire signals a vector. Without an eventfd the signal is remembered, once, and delivered when one is assigned.
 func (f *Function) Fire(vector int) error {
-	if !f.vectors.Raise(vector) {
+	if vector < 0 || vector >= f.cfg.Vectors {
 		return fmt.Errorf("fire vector %d: the function has vectors 0 to %d", vector, f.cfg.Vectors-1)
 	}
+	h := f.cfg.Inject.Pass(inject.Vector(vector))
+	if h.Waits() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.bay.Park(h, nil, func() { f.raise(h, vector) }, nil)
+		return nil
+	}
+	f.raise(h, vector)
 	return nil
+}
+
+func (f *Function) raise(h *inject.Hit, vector int) {
+	for range h.Copies() {
+		f.vectors.Raise(vector)
+	}
+	f.raiseToo(h)
+}
+
+// raiseToo signals what a rule adds at the step that h is of.
+func (f *Function) raiseToo(h *inject.Hit) {
+	for _, v := range h.Vectors() {
+		f.vectors.Raise(v)
+	}
 }
 
 // Trace is the function's timeline.
@@ -169,17 +205,32 @@ func (f *Function) Memory() *vfiouser.Memory { return f.memory }
 func (f *Function) ReadRegion(index uint32, off uint64, p []byte) error {
 	switch index {
 	case vfiouser.RegionBAR0:
+		patience := inject.MaxReadDelay // for all chunks together
 		for len(p) > 0 {
 			n := chunk(off, len(p))
-			f.behaviour.ReadBAR(off, p[:n])
+			patience = f.read(inject.RegisterRead(off), p[:n], patience, func() { f.behaviour.ReadBAR(off, p[:n]) })
 			off, p = off+uint64(n), p[n:]
 		}
 	case msixBAR:
 		f.readMSIX(off, p)
 	case vfiouser.RegionConfig:
-		f.config.read(off, p)
+		f.read(inject.ConfigRead(off), p, inject.MaxReadDelay, func() { f.config.read(off, p) })
 	}
 	return nil
+}
+
+// read is one access: it is delayed, done by do, altered, as the rules want. The client waits, so nothing is parked; what is left of its patience is returned.
+func (f *Function) read(step inject.Point, p []byte, patience time.Duration, do func()) time.Duration {
+	h := f.cfg.Inject.Pass(step)
+	patience = h.Sleep(patience)
+	f.mu.Lock()
+	do()
+	f.mu.Unlock()
+	if h != nil {
+		h.Alter(p, value(p))
+		f.raiseToo(h)
+	}
+	return patience
 }
 
 // WriteRegion stores a write to configuration space or a BAR.
@@ -188,14 +239,54 @@ func (f *Function) WriteRegion(index uint32, off uint64, p []byte) error {
 	case vfiouser.RegionBAR0:
 		for len(p) > 0 {
 			n := chunk(off, len(p))
-			f.behaviour.WriteBAR(off, p[:n])
+			f.write(&f.barWrites, inject.RegisterWrite(off), off, p[:n], (*Function).writeBAR)
 			off, p = off+uint64(n), p[n:]
 		}
 	case vfiouser.RegionConfig:
-		f.writeConfig(off, p)
+		f.write(&f.configWrites, inject.ConfigWrite(off), off, p, (*Function).writeConfig)
 	}
 	// The MSI-X BAR: QEMU keeps the table, and pending bits are read-only.
 	return nil
+}
+
+// write is one access. The client is answered at once even when it is held.
+func (f *Function) write(lane *inject.Lane, step inject.Point, off uint64, p []byte, do func(*Function, uint64, []byte)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if lane.Busy() {
+		kept := bytes.Clone(p)
+		if !lane.Wait(func() { f.writeNow(lane, step, off, kept, do) }) {
+			f.rec.Record(TraceLostWrite, off)
+		}
+		return
+	}
+	f.writeNow(lane, step, off, p, do)
+}
+
+func (f *Function) writeNow(lane *inject.Lane, step inject.Point, off uint64, p []byte, do func(*Function, uint64, []byte)) {
+	h := f.cfg.Inject.Pass(step)
+	if h.Waits() {
+		kept := bytes.Clone(p)
+		f.bay.Park(h, lane, func() { f.writeAs(h, off, kept, do) }, nil)
+		return
+	}
+	f.writeAs(h, off, p, do)
+}
+
+func (f *Function) writeAs(h *inject.Hit, off uint64, p []byte, do func(*Function, uint64, []byte)) {
+	if h != nil {
+		p = bytes.Clone(p)
+		h.Alter(p, value(p))
+	}
+	for range h.Copies() {
+		do(f, off, p)
+	}
+	f.raiseToo(h)
+}
+
+// value is the only field an access has.
+func value(p []byte) func(string) (inject.Place, bool) {
+	return func(string) (inject.Place, bool) { return inject.Bytes(0, len(p)), true }
 }
 
 // chunk is the largest naturally aligned access of at most 8 bytes that starts at off and takes no more than n.
@@ -218,6 +309,8 @@ func (f *Function) readMSIX(off uint64, p []byte) {
 		f.vectors.ReadPending(off-f.msix.pba, p)
 	}
 }
+
+func (f *Function) writeBAR(off uint64, p []byte) { f.behaviour.WriteBAR(off, p) }
 
 func (f *Function) writeConfig(off uint64, p []byte) {
 	command, ctrl := f.config.command(), f.config.msixCtrl()
@@ -243,13 +336,24 @@ func flag(bit uint16) uint64 {
 }
 
 // Reset is the client's reset of the device. Eventfds and mapped memory stay; QEMU takes away itself what it wants back.
-func (f *Function) Reset() { f.reset(ResetDevice) }
+func (f *Function) Reset() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reset(ResetDevice)
+}
 
 // ClientGone follows the end of a client.
-func (f *Function) ClientGone() { f.reset(ResetClientGone) }
+func (f *Function) ClientGone() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.reset(ResetClientGone)
+}
 
+// reset drops held writes and interrupts too: they were meant for the function as it was.
 func (f *Function) reset(kind ResetKind) {
 	f.rec.Note(TraceReset, kind.String(), uint64(kind))
+	f.bay.Clear(f.cfg.Inject)
+	f.configWrites, f.barWrites = inject.Lane{}, inject.Lane{}
 	f.memory.SetEnabled(false)
 	f.config.reset(kind == ResetFLR)
 	f.vectors.ClearPending()

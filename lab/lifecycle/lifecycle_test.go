@@ -2,7 +2,6 @@ package lifecycle_test
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -11,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"irqlab/devmodel/gdma"
+	"irqlab/devmodel/inject"
 	"irqlab/devmodel/mana"
 	"irqlab/devmodel/trace"
 	"irqlab/lab"
@@ -55,7 +54,7 @@ func cycles(t *testing.T, n int) int {
 }
 
 // attach boots a kernel and plugs in a function with a vector for the hardware channel and one for each of four CPUs.
-func attach(t testing.TB, spec string, cfg mana.Config) (*lab.VM, *lab.Function) {
+func attach(t testing.TB, spec string, cfg lab.FunctionConfig) (*lab.VM, *lab.Function) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), bootTime)
 	defer cancel()
@@ -68,7 +67,8 @@ func attach(t testing.TB, spec string, cfg mana.Config) (*lab.VM, *lab.Function)
 			t.Errorf("close: %v", err)
 		}
 	})
-	f, err := vm.Attach(ctx, lab.FunctionConfig{Vectors: 5, MANA: cfg, Trace: trace.New(1 << 17)})
+	cfg.Vectors, cfg.Trace = 5, trace.New(1<<17)
+	f, err := vm.Attach(ctx, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestLifeCycles(t *testing.T) {
 			if n == 0 {
 				t.Skipf("set %s to the number of cycles", cyclesVariable)
 			}
-			vm, f := attach(t, k.spec, mana.Config{VPorts: k.vPorts})
+			vm, f := attach(t, k.spec, lab.FunctionConfig{MANA: mana.Config{VPorts: k.vPorts}})
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(n)*5*time.Minute)
 			defer cancel()
 			start := time.Now()
@@ -128,46 +128,36 @@ func row(release string, r *lifecycle.Report, took time.Duration) string {
 		release, r.Cycles, r.Driver.Capabilities, r.Channels, resets, len(r.Abandoned), took.Round(time.Second), strings.Join(steps, ", "))
 }
 
-// queryDevConfig is the first request of the Ethernet device (reference, section 5.1).
-const queryDevConfig = 0x20001
-
 // A wrong device does not get through: the real driver notices, and Run says at which step and what the driver said. The faults that only cost the driver's 30 s are
 // left to the long run; devmodel/mana has them all with a strict driver of its own.
 func TestWrongDevicesAreNoticedByTheRealDriver(t *testing.T) {
-	on := func(code uint32, f func(r *gdma.Response) gdma.Verdict) gdma.Taps {
-		return gdma.Taps{Response: func(r *gdma.Response) gdma.Verdict {
-			if r.Code == code {
-				return f(r)
-			}
-			return gdma.Deliver
-		}}
-	}
 	for name, tc := range map[string]struct {
-		long bool
-		taps gdma.Taps
-		step lifecycle.Step
-		want string
+		long  bool
+		rules []inject.Rule
+		step  lifecycle.Step
+		want  string
 	}{
-		"lost EQE": {false, gdma.Taps{Event: func(e *gdma.Event) bool { return e.Type != gdma.EventTest }}, lifecycle.Load, "test_eq timed out"},
-		"wrong size": {false, on(queryDevConfig, func(r *gdma.Response) gdma.Verdict {
-			r.Bytes = r.Bytes[:64] // of 80, and says so
-			binary.LittleEndian.PutUint32(r.Bytes[0x0c:], 64)
-			return gdma.Deliver
-		}), lifecycle.Load, "failed with error -71"},
-		"late response": {true, on(queryDevConfig, func(*gdma.Response) gdma.Verdict { return gdma.Hold }), lifecycle.Load, "failed with error -110"},
-		"wrong owner bits": {true, gdma.Taps{Event: func(e *gdma.Event) bool {
-			if e.Type == gdma.EventTest {
-				e.Owner = (e.Owner + 2) % 8
-			}
-			return true
-		}}, lifecycle.Load, "overflow"},
-		"missing vector": {true, gdma.Taps{Vector: func(v int) bool { return v != 1 }}, lifecycle.Up, "test_eq timed out"},
+		"lost EQE": {false, []inject.Rule{{Step: "event:test", Times: -1, Action: inject.Drop}}, lifecycle.Load, "test_eq timed out"},
+		"wrong size": {false, []inject.Rule{ // 64 bytes of 80, and it says so
+			{Step: "response:QUERY_DEV_CONFIG", Times: -1, Action: inject.Alter, Field: "length", Value: 64},
+			{Step: "response:QUERY_DEV_CONFIG", Times: -1, Action: inject.Alter, Field: "size", Value: 64},
+		}, lifecycle.Load, "failed with error -71"},
+		"late response":    {true, []inject.Rule{{Step: "response:QUERY_DEV_CONFIG", Times: -1, Action: inject.Hold}}, lifecycle.Load, "failed with error -110"},
+		"wrong owner bits": {true, []inject.Rule{{Step: "event:test", Times: -1, Action: inject.Alter, Field: "owner", Value: 3}}, lifecycle.Load, "overflow"}, // of lap 1
+		"missing vector":   {true, []inject.Rule{{Step: "vector:1", Times: -1, Action: inject.Drop}}, lifecycle.Up, "test_eq timed out"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.long && os.Getenv(cyclesVariable) == "" {
 				t.Skipf("costs a minute; set %s", cyclesVariable)
 			}
-			vm, f := attach(t, lab.DefaultKernel, mana.Config{Taps: tc.taps})
+			c := inject.New()
+			for i, r := range tc.rules {
+				r.Name = fmt.Sprint("rule ", i+1)
+				if err := c.Add(r); err != nil {
+					t.Fatal(err)
+				}
+			}
+			vm, f := attach(t, lab.DefaultKernel, lab.FunctionConfig{Inject: c})
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 			defer cancel()
 			r, err := lifecycle.Run(ctx, vm, f, lifecycle.Config{})
