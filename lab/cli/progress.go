@@ -11,10 +11,13 @@ import (
 	"golang.org/x/term"
 )
 
-// Patience is how long a step may take before a log (standard error that is no terminal) mentions it, and how often it is mentioned from then on.
+// What a log (standard error that is no terminal) is told: a step that takes longer than patience, and again every so often; of a run of cases how far it is, no matter which step
+// it is at, ever more seldom.
 const (
-	patience = 2 * time.Second
-	reminder = 15 * time.Second
+	patience     = 2 * time.Second
+	reminder     = 15 * time.Second
+	longReminder = time.Minute // of a run
+	perReminder  = 20          // what has passed of a run, for each time it is told of
 )
 
 // progress shows what is going on: one line that is rewritten on a terminal, and on anything else a line for each step that takes long.
@@ -23,6 +26,8 @@ type progress struct {
 	tty bool
 
 	mu      sync.Mutex
+	run     string // how far a run of cases is; "": there is none
+	begun   time.Time
 	what    string
 	done    int64
 	total   int64
@@ -50,10 +55,52 @@ func (p *progress) report(what string, done, total int64) {
 	defer p.mu.Unlock()
 	if what != p.what {
 		p.clear()
-		p.what, p.started, p.told = what, time.Now(), time.Time{}
+		p.what, p.started = what, time.Now()
+		if p.run == "" {
+			p.told = time.Time{}
+		}
 	}
 	p.done, p.total = done, total
 	p.draw()
+}
+
+// overall takes note of how far a run of cases is.
+func (p *progress) overall(run string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.run == "" {
+		p.begun, p.told = time.Now(), time.Time{}
+	}
+	if run != p.run {
+		p.clear()
+		p.run = run
+	}
+}
+
+// every is how often a run is told of that has taken so long.
+func every(elapsed time.Duration) time.Duration {
+	return min(max(reminder, elapsed/perReminder), longReminder)
+}
+
+// due tells whether a log is to hear something.
+func (p *progress) due(now time.Time) bool {
+	switch {
+	case p.run != "" && p.told.IsZero():
+		return now.Sub(p.begun) >= patience
+	case p.run != "":
+		return now.Sub(p.told) >= every(now.Sub(p.begun))
+	case p.told.IsZero():
+		return now.Sub(p.started) >= patience
+	}
+	return now.Sub(p.told) >= reminder
+}
+
+// text is what is said, without how far the step is.
+func (p *progress) text() string {
+	if p.run == "" {
+		return p.what
+	}
+	return p.run + ": " + p.what
 }
 
 // close removes the line; nothing is shown afterwards.
@@ -115,12 +162,12 @@ func (p *progress) draw() {
 	case p.what == "":
 	case p.tty:
 		p.drawBar()
-	case p.told.IsZero() && now.Sub(p.started) >= patience, !p.told.IsZero() && now.Sub(p.told) >= reminder:
+	case p.due(now):
 		p.told = now
 		if p.total > 0 {
-			fmt.Fprintf(p.w, "%s: %d%%\n", p.what, 100*p.done/p.total)
+			fmt.Fprintf(p.w, "%s: %d%%\n", p.text(), 100*p.done/p.total)
 		} else {
-			fmt.Fprintf(p.w, "%s…\n", p.what)
+			fmt.Fprintf(p.w, "%s…\n", p.text())
 		}
 	}
 }
@@ -134,7 +181,7 @@ func (p *progress) drawBar() {
 		p.clear()
 		p.bar = progressbar.NewOptions64(limit,
 			progressbar.OptionSetWriter(p.w),
-			progressbar.OptionSetDescription(p.what),
+			progressbar.OptionSetDescription(p.text()),
 			progressbar.OptionSetWidth(24),
 			progressbar.OptionSetElapsedTime(true),
 			progressbar.OptionSetPredictTime(false),

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
+	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -111,7 +112,7 @@ type runFlags struct {
 
 func (f *runFlags) register(fs *pflag.FlagSet) {
 	f.machineFlags.register(fs)
-	fs.IntVar(&f.jobs, "jobs", 0, fmt.Sprintf("VMs at a time (`N`); 0: this machine's own, %d", runner.DefaultJobs()))
+	fs.IntVar(&f.jobs, "jobs", 0, fmt.Sprintf("VMs at a time (`N`); 0: what this machine's cores and memory allow, now %d of the default shape", runner.DefaultJobs(shape.Default())))
 	fs.DurationVar(&f.timeout, "timeout", 0, "how long a case may take before its guest counts as hung; 0: 2m and 5s for each CPU")
 	fs.StringVar(&f.format, "format", "table", "`table` or json")
 	fs.StringVar(&f.out, "out", "", "new or empty `directory` for results, consoles and traces")
@@ -148,10 +149,15 @@ func (f *runFlags) run(ctx context.Context, cases []scenarios.Case, s Streams) (
 		defer release()
 	}
 	p := newProgress(s.Err)
-	rep, err = runner.Run(ctx, cases, runner.Options{
+	opts := runner.Options{
 		Cache: cache, QEMU: f.qemu, Accel: f.accel, Start: f.start, Jobs: f.jobs, Timeout: f.timeout, Out: f.out, Keep: f.keep,
-		Progress: p.report, Status: follow(p, len(cases), s, f.verbose),
-	})
+		Progress: p.report, Status: follow(p, s, f.verbose),
+	}
+	results := resultsWriter{path: filepath.Join(f.out, resultsFile)}
+	if f.out != "" {
+		opts.Partial = results.partial
+	}
+	rep, err = runner.Run(ctx, cases, opts)
 	p.close()
 	var bad *runner.BadKernelError
 	switch {
@@ -162,14 +168,41 @@ func (f *runFlags) run(ctx context.Context, cases []scenarios.Case, s Streams) (
 	case f.out == "":
 		return rep, err
 	}
-	file, ferr := os.Create(filepath.Join(f.out, resultsFile))
-	if ferr == nil {
-		ferr = errors.Join(report.JSON(file, rep), file.Close())
-	}
-	if ferr != nil {
-		return rep, &exitError{ExitError, fmt.Errorf("--out: %w", ferr)}
+	if werr := results.write(rep); werr != nil {
+		return rep, &exitError{ExitError, fmt.Errorf("--out: %w", werr)}
 	}
 	return rep, err
+}
+
+// resultsWriter keeps --out's results up to date while a run goes on, so that they are there whatever ends it.
+type resultsWriter struct {
+	path string
+	last time.Time     // when the last writing ended
+	took time.Duration // that took so long
+}
+
+// partial writes what has ended so far, unless the run would spend its time on that. An error will come again, and be told, when the whole is written.
+func (w *resultsWriter) partial(rep result.Report) {
+	if began := time.Now(); began.Sub(w.last) >= partialShare*w.took {
+		_ = w.write(rep)
+		w.last, w.took = time.Now(), time.Since(began)
+	}
+}
+
+// partialShare of a run's time, at most, goes into writing parts of its results: one in so many.
+const partialShare = 20
+
+// write replaces the file by one with these results.
+func (w *resultsWriter) write(rep result.Report) error {
+	file, err := renameio.NewPendingFile(w.path, renameio.WithPermissions(0o666))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Cleanup() }()
+	if err := report.JSON(file, rep); err != nil {
+		return err
+	}
+	return file.CloseAtomicallyReplace()
 }
 
 func newRun(s Streams) *cobra.Command {
@@ -186,6 +219,9 @@ what it expects loses the parts that the override makes meaningless: the result 
 
 Every flag that overrides may be repeated: its values are alternatives, and those of several flags multiply. Combinations that are impossible, such as node 1 of a shape with one
 node, are left out, and named. Driver mana has no strategy: with --driver vfio --driver mana, each --strategy is run by vfio, and mana once.
+
+Cases run side by side as far as --jobs goes, forks of one machine's snapshot together; results come in the order of the cases. An interrupted run shows what has ended
+and says how many cases did not; --out's results.json is kept up to date while the run goes on.
 
 Exit status: 0 every case passed or expected nothing; 1 a case failed: the kernel or driver did not do what was expected; 2 bad usage or input file;
 125 the lab could not tell (and if both happen); 130 interrupted. ` + "`git bisect run`" + ` skips a commit on 125.`,
@@ -315,13 +351,12 @@ func claim(out string) (release func(), err error) {
 	return release, nil
 }
 
-// follow shows how a run comes on: each case's stage on the progress line, and with verbose a line for each.
-func follow(p *progress, cases int, s Streams, verbose bool) func(runner.Status) {
-	done := 0
+// follow shows how a run comes on: how many cases have ended and what is left, each case's stage on the progress line, and with verbose a line for each.
+func follow(p *progress, s Streams, verbose bool) func(runner.Status) {
 	return func(st runner.Status) {
+		p.overall(fmt.Sprintf("case %d of %d%s", min(st.Ended+1, st.Total), st.Total, left(st.Left)))
 		name := st.Case.Scenario + "/" + st.Case.Name
 		if st.Done != nil {
-			p.update(func() { done++ })
 			if verbose || st.Done.Outcome != result.Pass {
 				p.result(s.Err, "%s: %s after %.1f s", name, st.Done.Outcome, st.Done.Seconds.Total)
 			}
@@ -330,6 +365,27 @@ func follow(p *progress, cases int, s Streams, verbose bool) func(runner.Status)
 		if verbose {
 			p.result(s.Err, "%s: %s", name, st.Stage)
 		}
-		p.report(fmt.Sprintf("case %d of %d, %s: %s", min(done+1, cases), cases, name, st.Stage), 0, 0)
+		p.report(name+": "+st.Stage, 0, 0)
+	}
+}
+
+// left is an estimate in words, as exact as it deserves: nothing as long as nothing was measured.
+func left(l runner.Left) string {
+	if l.Time <= 0 {
+		return ""
+	}
+	about := ", about "
+	if l.AtLeast {
+		about = ", more than "
+	}
+	switch t := l.Time; {
+	case t < 5*time.Second:
+		return about + "5 s left"
+	case t < 100*time.Second:
+		return about + fmt.Sprintf("%d s left", int(max(10*time.Second, t.Round(10*time.Second)).Seconds()))
+	case t < 100*time.Minute:
+		return about + fmt.Sprintf("%d min left", int(t.Round(time.Minute).Minutes()))
+	default:
+		return about + fmt.Sprintf("%d h left", int(t.Round(time.Hour).Hours()))
 	}
 }

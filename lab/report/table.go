@@ -267,6 +267,9 @@ func (p *page) total(r result.Report) {
 	}
 	p.linef("%s: %d passed, %d failed, %s; %.1f s%s", plural(len(r.Cases), "case", "cases"), count[result.Pass], count[result.Fail],
 		plural(count[result.Error], "error", "errors"), seconds, host)
+	if r.NotRun > 0 {
+		p.linef("%s", p.alarm("interrupted: "+plural(r.NotRun, "case was", "cases were")+" not run to the end"))
+	}
 }
 
 func appendCounts(row table.Row, counts map[int]uint64, columns cpulist.List, split bool) table.Row {

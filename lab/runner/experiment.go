@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -38,6 +39,8 @@ type experiment struct {
 	vm     *lab.VM
 	fn     *lab.Function
 	left   []string // what the driver left behind, one sentence each
+
+	started func() // called once the VM answers; may be nil
 }
 
 func newResult(c *scenarios.Case) result.Case {
@@ -53,21 +56,46 @@ func newResult(c *scenarios.Case) result.Case {
 	return r
 }
 
-// runCase boots a VM for one case, runs its experiment, and judges the result.
-func runCase(ctx context.Context, c *scenarios.Case, o Options) result.Case {
+// runCase boots a VM for one case, runs its experiment, and judges the result. started is called once the VM answers.
+func runCase(ctx context.Context, c *scenarios.Case, o Options, started func()) result.Case {
 	limit := o.Timeout
 	if limit == 0 {
 		limit = DefaultTimeout(c.Shape.CPUs())
 	}
-	e := &experiment{opts: o, c: c, out: newResult(c), began: time.Now()}
+	e := &experiment{opts: o, c: c, out: newResult(c), began: time.Now(), started: started}
 	timed, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the case was not done after %s (--timeout)", limit))
 	defer cancel()
-	err := e.run(timed)
+	err := contain(func() error { return e.run(timed) })
 	if err != nil && e.vm != nil && ctx.Err() == nil {
 		err = e.explain(ctx, err)
 	}
-	e.finish(ctx, err)
+	if bad := contain(func() error { e.finish(ctx, err); return nil }); bad != nil {
+		if e.vm != nil {
+			bad = errors.Join(bad, e.vm.Close())
+		}
+		e.out.Outcome, e.out.Reasons = result.Error, []string{bad.Error()}
+	}
 	return e.out
+}
+
+// PanicError is a defect of irqlab's that one case has run into; the other cases go on.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("irqlab: a defect of its own: panic: %v\n%s", e.Value, e.Stack)
+}
+
+// contain makes an error of a panic.
+func contain(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{v, debug.Stack()}
+		}
+	}()
+	return f()
 }
 
 func (e *experiment) stage(s string) {
@@ -148,8 +176,8 @@ func Boot(ctx context.Context, c *scenarios.Case, o Options) (*lab.VM, error) {
 	return e.vm, err
 }
 
-func (e *experiment) boot(ctx context.Context) error {
-	e.stage("starting")
+// config describes the case's VM, but for where its console goes.
+func (e *experiment) config() lab.Config {
 	cfg := lab.Config{
 		Progress: e.opts.Progress,
 		Name:     vmName(e.c),
@@ -173,6 +201,12 @@ func (e *experiment) boot(ctx context.Context) error {
 	for _, n := range e.c.Pressure.Neighbours() {
 		cfg.Neighbours = append(cfg.Neighbours, machine.Neighbour{Kind: n.Kind, Queues: n.Queues, Node: n.Node})
 	}
+	return cfg
+}
+
+func (e *experiment) boot(ctx context.Context) error {
+	e.stage("starting")
+	cfg := e.config()
 	if e.opts.Out != "" {
 		if err := os.MkdirAll(filepath.Join(e.opts.Out, dir(e.c)), 0o755); err != nil {
 			return err
@@ -186,6 +220,9 @@ func (e *experiment) boot(ctx context.Context) error {
 	if err == nil {
 		e.fn = e.vm.Function(lab.FunctionSlot)
 		e.out.Start, e.out.Notes = e.vm.Start, append(e.out.Notes, e.vm.Notes...)
+		if e.started != nil {
+			e.started()
+		}
 	}
 	return err
 }
@@ -308,7 +345,8 @@ func (e *experiment) observe(label string, vectors []agentapi.Vector, seen agent
 func (e *experiment) explain(ctx context.Context, err error) error {
 	var guest *agentapi.Error
 	var driver *DriverError
-	if errors.As(err, &guest) || errors.As(err, &driver) {
+	var defect *PanicError
+	if errors.As(err, &guest) || errors.As(err, &driver) || errors.As(err, &defect) {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, diagnosis)
@@ -408,8 +446,9 @@ func blamesGuest(err error, warnings []string) bool {
 	var lost *lab.LostError
 	var driver *DriverError
 	var guest *agentapi.Error
+	var defect *PanicError
 	switch {
-	case errors.As(err, &frozen), errors.As(err, &unstarted), errors.As(err, &busy):
+	case errors.As(err, &frozen), errors.As(err, &unstarted), errors.As(err, &busy), errors.As(err, &defect):
 		return false
 	case errors.As(err, &dead):
 		return dead.Guest()

@@ -67,7 +67,7 @@ func TestConsoleNotKept(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(filepath.Join(out, dir(&cases[0])), 0o700), os.Symlink("/dev/full", filepath.Join(out, dir(&cases[0]), "console.log"))); err != nil {
 		t.Fatal(err)
 	}
-	c := run(t, cases, Options{Out: out, Start: lab.StartAuto}).Cases[0]
+	c := runCases(t, cases, Options{Out: out, Start: lab.StartAuto}).Cases[0]
 	if c.Outcome != result.Error || !strings.Contains(strings.Join(c.Reasons, "\n"), "the console was not kept") || len(c.Observations) == 0 {
 		t.Errorf("%s: %q, %d observations; want an error that says so, and what was seen", c.Outcome, c.Reasons, len(c.Observations))
 	}

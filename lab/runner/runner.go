@@ -4,7 +4,6 @@
 package runner
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,8 +17,10 @@ import (
 
 	"irqlab/images"
 	"irqlab/lab"
+	"irqlab/lab/machine"
 	"irqlab/scenarios"
 	"irqlab/scenarios/result"
+	"irqlab/scenarios/shape"
 )
 
 // Options are what all cases of a run share.
@@ -28,24 +29,35 @@ type Options struct {
 	QEMU     string        // path; "": found or fetched
 	Accel    string        // lab.AccelAuto, …
 	Start    string        // lab.StartAuto, …; "": cold
-	Jobs     int           // VMs at a time; 0: DefaultJobs
+	Jobs     int           // VMs at a time; 0: as many as this machine's cores and memory allow
 	Timeout  time.Duration // of one case, fetching not included; 0: DefaultTimeout of its shape
 	Out      string        // directory for consoles and traces, which must exist; "": none are kept
 	Keep     bool          // keep run directories
 	Cmdline  []string      // added to the guests' kernel command line
 	Progress images.Progress
 	Status   func(Status) // told of every change of a case's stage; may be nil; called by several goroutines
+	// Partial is given the report of what has ended so far whenever a case does, one call at a time; may be nil.
+	Partial func(result.Report)
 }
 
-// Status is where a case is.
+// Status is where a case is, and how far the run.
 type Status struct {
-	Case  *scenarios.Case
-	Stage string
-	Done  *result.Case // set once it has ended
+	Case         *scenarios.Case
+	Stage        string
+	Done         *result.Case // set once it has ended
+	Ended, Total int          // cases of the run
+	Left         Left
 }
 
-// DefaultJobs is how many VMs run at a time unless told otherwise: emulated CPUs are busy ones, so a VM for every two cores.
-func DefaultJobs() int { return max(1, runtime.NumCPU()/2) }
+// DefaultJobs is how many VMs of a shape run at a time unless told otherwise.
+func DefaultJobs(s shape.Shape) int {
+	c, n := hostCapacity(0), needOf(s, false, machine.Machine{Accel: machine.TCG, Shape: s}.Threaded())
+	running := map[int]need{}
+	for c.admits(running, n) {
+		running[len(running)] = n
+	}
+	return len(running)
+}
 
 // DefaultTimeout is how long a case may take before its guest counts as hung: under TCG boot time grows faster than the number of CPUs.
 func DefaultTimeout(cpus int) time.Duration {
@@ -59,58 +71,183 @@ func (e *BadKernelError) Error() string { return e.Err.Error() }
 func (e *BadKernelError) Unwrap() error { return e.Err }
 
 // Run runs the cases and returns their results in the same order. The error is one that kept all of them from running, or the context's: then the cases that
-// had not ended are missing from the report.
+// had not ended are missing from the report, which counts them.
+//
+// A case has no part in another's fate: a guest that hangs takes its own time, and a panic is an error of the case that ran into it.
 func Run(ctx context.Context, cases []scenarios.Case, o Options) (result.Report, error) {
-	report := result.Report{Schema: result.Schema, Host: result.Host{CPUs: runtime.NumCPU()}}
+	r := &run{opts: o, cases: cases, results: make([]*result.Case, len(cases)), since: map[int]time.Time{}, boots: map[int]bool{}, wake: make(chan struct{}, 1)}
+	r.report = result.Report{Schema: result.Schema, Host: result.Host{CPUs: runtime.NumCPU()}, NotRun: len(cases)}
 	q, err := o.Cache.QEMU(ctx, o.QEMU, o.Progress)
 	if err != nil {
-		return report, fmt.Errorf("QEMU: %w", err)
+		return r.report, fmt.Errorf("QEMU: %w", err)
 	}
 	accel, reason, err := lab.ChooseAccel(o.Accel)
 	if err != nil {
-		return report, err
+		return r.report, err
 	}
-	report.Host.QEMU, report.Host.Accel, report.Host.AccelReason = q.Version, string(accel), reason
+	r.report.Host.QEMU, r.report.Host.Accel, r.report.Host.AccelReason = q.Version, string(accel), reason
 	unusable, err := prepare(ctx, cases, o)
 	if err != nil {
-		return report, err
+		return r.report, err
 	}
-
-	results := make([]*result.Case, len(cases))
-	seats := make(chan struct{}, max(1, cmp.Or(o.Jobs, DefaultJobs())))
-	var wg sync.WaitGroup
+	todo, err := tasks(ctx, cases, o, accel, func(c *scenarios.Case) bool { return unusable[c.Kernel] != nil })
+	if err != nil {
+		return r.report, err
+	}
+	r.queue = newQueue(hostCapacity(o.Jobs), todo)
+	r.estimator.began = time.Now()
 	for i := range cases {
-		c := &cases[i]
-		if err := unusable[c.Kernel]; err != nil {
-			r := newResult(c)
-			r.Outcome, r.Reasons = result.Error, []string{err.Error()}
-			results[i] = &r
-			o.status(Status{Case: c, Done: &r})
-			continue
+		if err := unusable[cases[i].Kernel]; err != nil {
+			c := newResult(&cases[i])
+			c.Outcome, c.Reasons = result.Error, []string{err.Error()}
+			r.ended(i, &c)
+		}
+	}
+	r.all(ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sofar(), context.Cause(ctx)
+}
+
+// run is a Run under way.
+type run struct {
+	opts  Options
+	cases []scenarios.Case
+	wake  chan struct{} // something has changed that another case may have waited for
+	jobs  sync.WaitGroup
+
+	mu        sync.Mutex
+	report    result.Report // but for its cases
+	results   []*result.Case
+	queue     *queue
+	estimator estimator
+	since     map[int]time.Time // when each case that is under way began
+	boots     map[int]bool      // whether it began with making the snapshot
+}
+
+// all runs the cases, until they have ended or the context has.
+func (r *run) all(ctx context.Context) {
+	defer r.jobs.Wait()
+	for {
+		r.mu.Lock()
+		for ctx.Err() == nil {
+			i, ok := r.queue.next()
+			if !ok {
+				break
+			}
+			r.since[i], r.boots[i] = time.Now(), r.queue.makes(i)
+			r.jobs.Go(func() { r.one(ctx, i) })
+		}
+		done := r.queue.empty()
+		r.mu.Unlock()
+		if done {
+			return
 		}
 		select {
-		case seats <- struct{}{}:
+		case <-r.wake:
 		case <-ctx.Done():
+			return
 		}
-		if ctx.Err() != nil {
-			break
+	}
+}
+
+// one runs a case.
+func (r *run) one(ctx context.Context, i int) {
+	opts := r.opts
+	opts.Status = func(s Status) { r.tell(i, s) }
+	c := runCase(ctx, &r.cases[i], opts, func() {
+		r.mu.Lock()
+		r.queue.started(i)
+		r.mu.Unlock()
+		r.changed()
+	})
+	r.mu.Lock()
+	r.queue.ended(i)
+	delete(r.since, i)
+	r.mu.Unlock()
+	if ctx.Err() == nil {
+		r.ended(i, &c)
+	}
+	r.changed()
+}
+
+func (r *run) changed() {
+	select {
+	case r.wake <- struct{}{}:
+	default: // it will look anyway
+	}
+}
+
+// ended takes note of a case's result.
+func (r *run) ended(i int, c *result.Case) {
+	r.mu.Lock()
+	r.results[i] = c
+	r.report.NotRun--
+	if c.Seconds.Run > 0 { // there was a guest
+		took := func(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
+		r.estimator.busy += took(c.Seconds.Total)
+		if r.boots[i] {
+			r.estimator.measured(kind{boots: true, cpus: c.Shape.CPUs()}, took(c.Seconds.Start))
+			r.estimator.measured(r.kind(i), took(c.Seconds.Total-c.Seconds.Start))
+		} else {
+			r.estimator.measured(r.kind(i), took(c.Seconds.Total))
 		}
-		wg.Go(func() {
-			defer func() { <-seats }()
-			r := runCase(ctx, c, o)
-			if ctx.Err() == nil {
-				results[i] = &r
-				o.status(Status{Case: c, Done: &r})
+	}
+	if r.opts.Partial != nil {
+		r.opts.Partial(r.sofar())
+	}
+	r.mu.Unlock()
+	r.tell(i, Status{Case: &r.cases[i], Done: c})
+}
+
+// kind is the work that a case is, but for a boot that makes its snapshot.
+func (r *run) kind(i int) kind {
+	c := &r.cases[i]
+	return kind{cold: r.opts.Start == "" || r.opts.Start == lab.StartCold, mana: c.Driver == scenarios.DriverMana, cpus: c.Shape.CPUs()}
+}
+
+// tell passes on what a case is about, with how far the run is.
+func (r *run) tell(i int, s Status) {
+	if r.opts.Status == nil {
+		return
+	}
+	r.mu.Lock()
+	s.Total, s.Ended, s.Left = len(r.cases), len(r.cases)-r.report.NotRun, r.left(time.Now())
+	r.mu.Unlock()
+	r.opts.Status(s)
+}
+
+// left estimates what the run still takes.
+func (r *run) left(now time.Time) Left {
+	var todo []work
+	for i, since := range r.since {
+		w := work{kinds: []kind{r.kind(i)}, elapsed: now.Sub(since)}
+		if r.boots[i] {
+			w.kinds = append(w.kinds, kind{boots: true, cpus: r.cases[i].Shape.CPUs()})
+		}
+		todo = append(todo, w)
+	}
+	for _, g := range r.queue.groups {
+		for n, i := range g.waiting {
+			w := work{kinds: []kind{r.kind(i)}}
+			if n == 0 && !g.made && g.maker == none {
+				w.kinds = append(w.kinds, kind{boots: true, cpus: r.cases[i].Shape.CPUs()})
 			}
-		})
-	}
-	wg.Wait()
-	for _, r := range results {
-		if r != nil {
-			report.Cases = append(report.Cases, *r)
+			todo = append(todo, w)
 		}
 	}
-	return report, context.Cause(ctx)
+	return r.estimator.left(now, todo)
+}
+
+// sofar is the report of the cases that have ended.
+func (r *run) sofar() result.Report {
+	report := r.report
+	for _, c := range r.results {
+		if c != nil {
+			report.Cases = append(report.Cases, *c)
+		}
+	}
+	return report
 }
 
 func (o Options) status(s Status) {

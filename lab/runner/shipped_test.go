@@ -14,7 +14,7 @@ import (
 	"irqlab/scenarios/result"
 )
 
-func run(t *testing.T, cases []scenarios.Case, o Options) result.Report {
+func runCases(t *testing.T, cases []scenarios.Case, o Options) result.Report {
 	t.Helper()
 	cache, err := images.OpenCache("")
 	if err != nil {
@@ -53,7 +53,7 @@ func TestShipped(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			sc, err := scenarios.Get(name)
 			out := t.TempDir()
-			rep := run(t, plan(t, sc, err, scenarios.Overrides{}), Options{Out: out})
+			rep := runCases(t, plan(t, sc, err, scenarios.Overrides{}), Options{Out: out})
 			for _, c := range rep.Cases {
 				if c.Outcome != result.Pass {
 					t.Errorf("case %s: %s: %s\n%s", c.Name, c.Outcome, strings.Join(c.Reasons, "\n"), strings.Join(c.KernelLog.Warnings, "\n"))
@@ -132,7 +132,7 @@ func TestPublishedRowsAgainAndAgain(t *testing.T) {
 		t.Fatalf("%d cases, want %d", len(cases), len(want))
 	}
 	for round := range rounds {
-		for _, c := range run(t, cases, Options{}).Cases {
+		for _, c := range runCases(t, cases, Options{}).Cases {
 			o := c.Find(scenarios.LabelSettled)
 			if o == nil {
 				t.Errorf("round %d, %s: %s: %s", round, c.Name, c.Outcome, strings.Join(c.Reasons, "\n"))

@@ -45,7 +45,7 @@ func TestColdAndWarmAgree(t *testing.T) {
 	t.Parallel()
 	sc, err := scenarios.Get(scenarios.Default)
 	cases := plan(t, sc, err, scenarios.Overrides{})
-	cold, warm := run(t, cases, Options{Start: lab.StartCold}), run(t, cases, Options{Start: lab.StartWarm})
+	cold, warm := runCases(t, cases, Options{Start: lab.StartCold}), runCases(t, cases, Options{Start: lab.StartWarm})
 	for i, c := range cold.Cases {
 		w := warm.Cases[i]
 		if c.Start != lab.StartCold || w.Start != lab.StartWarm || len(w.Notes) > len(c.Notes) {

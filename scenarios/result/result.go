@@ -36,6 +36,7 @@ type Report struct {
 	Schema int    `json:"schema"`
 	Host   Host   `json:"host"`
 	Cases  []Case `json:"cases"`
+	NotRun int    `json:"not_run,omitempty"` // cases that had not ended when the run was interrupted, or when this was written
 }
 
 // Host is the machine the lab ran on.

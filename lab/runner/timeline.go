@@ -1,0 +1,99 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"irqlab/guestagent/agentapi"
+	"irqlab/lab"
+	"irqlab/lab/timeline"
+)
+
+const (
+	keptEvents    = 1 << 17 // of a case's trace that goes into a file, the newest ones: 10 MiB
+	clockReadings = 3       // of the guest's clock, at each end of a case: each costs an emulated guest some milliseconds
+	lastQuestion  = 5 * time.Second
+)
+
+// guestClock is what the guest tells for the timeline.
+type guestClock struct {
+	start, end []timeline.Pair
+	log        []agentapi.LogRecord
+	notes      []string // why some of it is missing
+}
+
+func (g *guestClock) missing(what string, err error) {
+	if err != nil {
+		g.notes = append(g.notes, fmt.Sprintf("%s: %.300s", what, err))
+	}
+}
+
+// startTimeline has the agent's calls traced and reads the guest's clock, if there will be a timeline.
+func (e *experiment) startTimeline(ctx context.Context) {
+	e.vm.Agent.Trace = e.trace
+	if e.opts.Out == "" {
+		return
+	}
+	var err error
+	e.guest.start, err = timeline.Measure(ctx, e.vm.Agent, e.trace.Now, clockReadings)
+	e.guest.missing("the clock at the start", err)
+}
+
+// askGuest reads the guest's log and its clock again before the VM ends. A guest that does not answer has shown on its console what there is to know.
+func (e *experiment) askGuest(ctx context.Context) {
+	if e.opts.Out == "" || e.vm.Agent == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, lastQuestion, fmt.Errorf("the guest did not answer within %s", lastQuestion))
+	defer cancel()
+	var err error
+	if e.guest.end, err = timeline.Measure(ctx, e.vm.Agent, e.trace.Now, clockReadings); err == nil {
+		var log agentapi.LogResult
+		log, err = e.vm.Agent.Log(ctx, 0)
+		e.guest.log = log.Records
+		if log.Lost {
+			e.guest.notes = append(e.guest.notes, "the oldest lines of the guest's log were overwritten")
+		}
+	}
+	if err == nil {
+		return
+	}
+	e.guest.missing("the log is that of the console, without the lines it does not show", err)
+	console, err := os.Open(e.vm.Console().Path())
+	if err == nil {
+		e.guest.log, err = timeline.FromConsole(console)
+		err = errors.Join(err, console.Close())
+	}
+	e.guest.missing("the console", err)
+}
+
+// keepTimeline writes the case's timeline next to its trace.
+func (e *experiment) keepTimeline() error {
+	if e.opts.Out == "" || e.vm == nil {
+		return nil
+	}
+	events, forgotten := e.trace.Events()
+	h := timeline.Header{
+		Scenario: e.c.Scenario, Case: e.c.Name, Outcome: string(e.out.Outcome), Kernel: e.out.Kernel, Start: e.out.Start, CPUs: e.c.Shape.CPUs(),
+		End: timeline.Time(e.trace.Now()), Forgotten: forgotten,
+	}
+	if e.vm.Start == lab.StartWarm {
+		h.Guest = timeline.Time(e.vm.Resumed.Sub(e.trace.Start()))
+	}
+	clock, err := timeline.Align(e.guest.start, e.guest.end)
+	e.guest.missing("nothing of the guest's log", err)
+	h.Notes = e.guest.notes
+	e.out.Artifacts.Timeline = filepath.Join(dir(e.c), "timeline.jsonl")
+	f, err := os.Create(filepath.Join(e.opts.Out, e.out.Artifacts.Timeline))
+	if err != nil {
+		return fmt.Errorf("the timeline was not kept: %w", err)
+	}
+	if err := errors.Join(timeline.Build(h, events, e.guest.log, clock).Write(f), f.Close()); err != nil {
+		return fmt.Errorf("the timeline was not kept: %w", err)
+	}
+	return nil
+}
