@@ -1,6 +1,6 @@
 //go:build linux
 
-// Command guestagent is PID 1 of a lab guest: it makes a bare kernel usable, then serves the lab and people over SSH on virtio-serial ports.
+// Command guestagent is PID 1 of a lab guest: it makes a bare kernel usable, then serves the lab on one virtio-serial port and people, over SSH, on another.
 // It knows how to bring the guest up; what the lab can ask for is package api's, and no package here knows the host.
 package main
 
@@ -9,10 +9,11 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
-	"io"
+	"net"
 	"os"
 	"runtime"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -99,11 +100,13 @@ func run(ctx context.Context) error {
 			say("%v", err)
 		}
 	}
-	server, err := newServer(root, modules, reaper, env)
+	keys := &hostKey{}
+	agent := newAgent(root, modules, keys)
+	server, err := newServer(keys, reaper, env)
 	if err != nil {
 		return err
 	}
-	return servePorts(ctx, server)
+	return servePorts(ctx, agent, server)
 }
 
 // bootModules are the drivers of what a VM has from boot: the channels (modules in Debian's 6.1) and the neighbours, whose vectors must sit where the kernel put
@@ -122,9 +125,29 @@ func newLoader(root kfile.Root) (module.Loader, error) {
 	return module.Loader{Root: root, Dir: "/lib/modules/" + release + "/irqlab", Params: module.CmdlineParams(cmdline)}, nil
 }
 
-func newServer(root kfile.Root, modules module.Loader, reaper *child.Reaper, env []string) (*sshd.Server, error) {
-	var server *sshd.Server
-	agent := api.New(api.Config{
+// hostKey is the SSH server's: the image's, or of a guest restored from a snapshot one of its own.
+type hostKey struct {
+	seed atomic.Pointer[[]byte] // the ed25519 key's, once there is one
+}
+
+// signer makes the key when it is asked for: that costs more than the rest of a restored guest's refresh, and most are never asked.
+func (k *hostKey) signer() (ssh.Signer, error) {
+	if seed := k.seed.Load(); seed != nil {
+		return ssh.NewSignerFromSigner(ed25519.NewKeyFromSeed(*seed))
+	}
+	pem, err := os.ReadFile(hostKeyFile)
+	if err != nil {
+		return nil, err
+	}
+	key, err := ssh.ParsePrivateKey(pem)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", hostKeyFile, err)
+	}
+	return key, nil
+}
+
+func newAgent(root kfile.Root, modules module.Loader, key *hostKey) *api.Agent {
+	return api.New(api.Config{
 		Root:    root,
 		Modules: modules,
 		Open: func(address, group string) (api.Function, error) {
@@ -137,25 +160,12 @@ func newServer(root kfile.Root, modules module.Loader, reaper *child.Reaper, env
 		PowerOff: func() {
 			time.AfterFunc(100*time.Millisecond, powerOff) // the answer leaves first
 		},
-		HostKey: func(seed []byte) error {
-			key, err := ssh.NewSignerFromSigner(ed25519.NewKeyFromSeed(seed))
-			if err != nil {
-				return fmt.Errorf("SSH host key: %w", err)
-			}
-			server.SetHostKey(key)
-			return nil
-		},
-		Log: say,
+		HostKey: func(seed []byte) { key.seed.Store(&seed) },
+		Log:     say,
 	})
+}
 
-	pem, err := os.ReadFile(hostKeyFile)
-	if err != nil {
-		return nil, fmt.Errorf("SSH host key: %w", err)
-	}
-	hostKey, err := ssh.ParsePrivateKey(pem)
-	if err != nil {
-		return nil, fmt.Errorf("SSH host key %s: %w", hostKeyFile, err)
-	}
+func newServer(key *hostKey, reaper *child.Reaper, env []string) (*sshd.Server, error) {
 	keys, err := os.ReadFile(authorizedFile)
 	if err != nil {
 		return nil, fmt.Errorf("SSH authorized keys: %w", err)
@@ -164,29 +174,29 @@ func newServer(root kfile.Root, modules module.Loader, reaper *child.Reaper, env
 	if err != nil {
 		return nil, fmt.Errorf("SSH authorized keys %s: %w", authorizedFile, err)
 	}
-	server = sshd.New(sshd.Config{
-		HostKey:    hostKey,
+	return sshd.New(sshd.Config{
+		HostKey:    key.signer,
 		Authorized: authorized,
 		User:       agentapi.User,
 		Shells:     []string{"/bin/sh", "/bbin/sh", "/bbin/gosh", "/bin/gosh", "/bin/bash", "/bbin/elvish"},
 		Env:        env,
 		Reaper:     reaper,
-		Subsystems: map[string]sshd.Subsystem{
-			agentapi.SubsystemName: func(ctx context.Context, ch io.ReadWriter) error { return agent.Serve(ctx, ch) },
-		},
-		Log: say,
-	})
-	return server, nil
+		Log:        say,
+	}), nil
 }
 
 // servePorts serves each port there is to one host at a time, for ever. The lab's port is required; the person's may be left out.
-func servePorts(ctx context.Context, server *sshd.Server) error {
+func servePorts(ctx context.Context, agent *api.Agent, server *sshd.Server) error {
 	root := kfile.Root("/")
 	failed := make(chan error, 2)
 	for _, p := range []struct {
 		name     string
 		required bool
-	}{{agentapi.AgentPort, true}, {agentapi.SSHPort, false}} {
+		serve    func(context.Context, net.Conn) error
+	}{
+		{agentapi.AgentPort, true, func(ctx context.Context, conn net.Conn) error { return agent.Serve(ctx, conn) }},
+		{agentapi.SSHPort, false, server.Serve},
+	} {
 		path, err := findPort(ctx, root, p.name, p.required)
 		if err != nil {
 			if p.required {
@@ -204,7 +214,7 @@ func servePorts(ctx context.Context, server *sshd.Server) error {
 					failed <- fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 				}
 			}()
-			failed <- serve(ctx, server, conn, path)
+			failed <- serve(ctx, conn, path, p.serve)
 		}()
 	}
 	fmt.Println(agentapi.ReadyMessage)
@@ -229,11 +239,11 @@ func findPort(ctx context.Context, root kfile.Root, name string, wait bool) (str
 
 // serve serves hosts on an opened port one after another. What goes wrong with one host is said and forgotten: reopening the port drops its
 // leftovers, and the next one starts afresh.
-func serve(ctx context.Context, server *sshd.Server, conn *port.Conn, path string) error {
+func serve(ctx context.Context, conn *port.Conn, path string, host func(context.Context, net.Conn) error) error {
 	for {
 		err := conn.Wait(ctx)
 		if err == nil {
-			err = server.Serve(ctx, conn)
+			err = host(ctx, conn)
 		}
 		conn.Close()
 		if err != nil {

@@ -3,116 +3,29 @@ package lab
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
-	"os"
 	"time"
-
-	"golang.org/x/crypto/ssh"
 
 	"irqlab/devmodel/trace"
 	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/cpulist"
 )
 
-// Agent is the guest's PID 1, reached over SSH on a virtio-serial port. Its methods may be called from several goroutines.
+// Agent is the guest's PID 1, reached over a virtio-serial port that nobody else can reach. Its methods may be called from several goroutines; a call that takes long
+// keeps no other waiting.
 // A failure that the guest reports is an *agentapi.Error; any other error means that the channel is gone.
 type Agent struct {
 	// Trace receives every call that ends, and what CPUs were told; nil: nobody. It is set before the agent is shared.
 	Trace *trace.Recorder
 
-	ssh    *ssh.Client
 	client *agentapi.Client
 }
 
-// sshConfig is how to authenticate to a guest made from the image with these keys: the client's private key file, and the one host key to accept
-// as a line of an authorized_keys file.
-func sshConfig(clientKey, hostKey string) (*ssh.ClientConfig, error) {
-	pem, err := os.ReadFile(clientKey)
-	if err != nil {
-		return nil, fmt.Errorf("guest's SSH key: %w", err)
-	}
-	signer, err := ssh.ParsePrivateKey(pem)
-	if err != nil {
-		return nil, fmt.Errorf("guest's SSH key %s: %w", clientKey, err)
-	}
-	host, _, _, _, err := ssh.ParseAuthorizedKey([]byte(hostKey))
-	if err != nil {
-		return nil, fmt.Errorf("guest's host key %q: %w", hostKey, err)
-	}
-	c := &ssh.ClientConfig{
-		User:              agentapi.User,
-		Auth:              []ssh.AuthMethod{ssh.PublicKeys(signer)},
-		HostKeyCallback:   ssh.FixedHostKey(host),
-		HostKeyAlgorithms: []string{host.Type()},
-	}
-	// The library prefers a key exchange that holds against quantum computers. The channel is a private socket, and the emulated guest pays for every instruction.
-	c.KeyExchanges = []string{ssh.KeyExchangeCurve25519}
-	c.Ciphers = []string{ssh.CipherChaCha20Poly1305} // the emulated CPU has no AES instructions
-	return c, nil
-}
+// newAgent speaks with the guest's agent over its port and owns the connection from then on.
+func newAgent(port net.Conn) *Agent { return &Agent{client: agentapi.NewClient(port)} }
 
-// dialSSH opens an SSH connection over a byte stream that leads to a guest; ctx bounds the handshake.
-func dialSSH(ctx context.Context, stream io.ReadWriteCloser, cfg *ssh.ClientConfig) (*ssh.Client, error) {
-	stop := context.AfterFunc(ctx, func() { stream.Close() })
-	conn, chans, reqs, err := ssh.NewClientConn(streamConn{stream}, "guest", cfg)
-	if !stop() {
-		return nil, fmt.Errorf("SSH handshake with the guest: %w", context.Cause(ctx))
-	}
-	if err != nil {
-		stream.Close()
-		return nil, fmt.Errorf("SSH handshake with the guest: %w", err)
-	}
-	return ssh.NewClient(conn, chans, reqs), nil
-}
-
-// streamConn makes a net.Conn of a byte stream, which is all that x/crypto/ssh needs of one.
-type streamConn struct{ io.ReadWriteCloser }
-
-type guestAddr struct{}
-
-func (guestAddr) Network() string { return "virtio-serial" }
-func (guestAddr) String() string  { return "guest" }
-
-func (streamConn) LocalAddr() net.Addr              { return guestAddr{} }
-func (streamConn) RemoteAddr() net.Addr             { return guestAddr{} }
-func (streamConn) SetDeadline(time.Time) error      { return nil }
-func (streamConn) SetReadDeadline(time.Time) error  { return nil }
-func (streamConn) SetWriteDeadline(time.Time) error { return nil }
-
-// subsystem is the agent API's channel: one SSH session's standard streams.
-type subsystem struct {
-	io.Reader
-	io.WriteCloser
-	session *ssh.Session
-}
-
-func (s subsystem) Close() error { return s.session.Close() }
-
-func newAgent(ctx context.Context, client *ssh.Client) (*Agent, error) {
-	session, err := client.NewSession()
-	if err != nil {
-		return nil, fmt.Errorf("guest agent: SSH session: %w", err)
-	}
-	in, err := session.StdinPipe()
-	if err != nil {
-		return nil, fmt.Errorf("guest agent: %w", err)
-	}
-	out, err := session.StdoutPipe()
-	if err != nil {
-		return nil, fmt.Errorf("guest agent: %w", err)
-	}
-	if err := session.RequestSubsystem(agentapi.SubsystemName); err != nil {
-		return nil, fmt.Errorf("guest agent: SSH subsystem %s: %w", agentapi.SubsystemName, err)
-	}
-	return &Agent{ssh: client, client: agentapi.NewClient(subsystem{out, in, session})}, nil
-}
-
-// close drops the connection, which also ends a call that is under way.
-func (a *Agent) close() error { return a.ssh.Close() }
-
-// SSH is the connection the agent is reached by: more sessions (a shell, a command) may be opened on it.
-func (a *Agent) SSH() *ssh.Client { return a.ssh }
+// close drops the connection, which also ends the calls that are under way.
+func (a *Agent) close() error { return a.client.Close() }
 
 // Kinds of events in an Agent's and a Function's trace.
 var (
@@ -154,6 +67,11 @@ func (a *Agent) LoadModule(ctx context.Context, name, params string) ([]string, 
 func (a *Agent) UnloadModule(ctx context.Context, name string) error {
 	_, err := call[agentapi.Empty](ctx, a, agentapi.MethodUnloadModule, agentapi.UnloadModuleParams{Name: name})
 	return err
+}
+
+// FindFunction finds a PCI function by vendor and device id, with any driver or none.
+func (a *Agent) FindFunction(ctx context.Context, vendor, device uint16) (agentapi.FunctionInfo, error) {
+	return call[agentapi.FunctionInfo](ctx, a, agentapi.MethodFindFunction, agentapi.FindFunctionParams{Vendor: vendor, Device: device})
 }
 
 // OpenFunction binds a PCI function to vfio-pci and opens it from user space, without a vector yet.
@@ -200,6 +118,12 @@ func (a *Agent) CloseFunction(ctx context.Context, address string) error {
 // Apply has the guest compute a strategy's masks from its own topology and write them.
 func (a *Agent) Apply(ctx context.Context, p agentapi.ApplyParams) (agentapi.ApplyResult, error) {
 	return call[agentapi.ApplyResult](ctx, a, agentapi.MethodApply, p)
+}
+
+// SetAffinity writes masks.
+func (a *Agent) SetAffinity(ctx context.Context, masks []agentapi.AppliedMask) error {
+	_, err := call[agentapi.Empty](ctx, a, agentapi.MethodSetAffinity, agentapi.SetAffinityParams{Masks: masks})
+	return err
 }
 
 // Occupy tops up the number of device interrupt vectors that sit on each CPU with vectors of an opened function.

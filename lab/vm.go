@@ -77,6 +77,7 @@ type VM struct {
 
 	process   *qemu.Process
 	shape     machine.Shape
+	access    access
 	mu        sync.Mutex
 	functions map[string]*Function
 }
@@ -169,7 +170,8 @@ func (b boot) process() qemu.Config {
 }
 
 func (b boot) vm(p *qemu.Process, start string) *VM {
-	return &VM{Kernel: b.kernel, QEMU: b.bin, Accel: b.machine.Accel, Start: start, process: p, shape: b.machine.Shape, functions: map[string]*Function{}}
+	return &VM{Kernel: b.kernel, QEMU: b.bin, Accel: b.machine.Accel, Start: start, process: p, shape: b.machine.Shape, functions: map[string]*Function{},
+		Agent: newAgent(p.AgentConn())}
 }
 
 func (b boot) cold(ctx context.Context) (*VM, error) {
@@ -179,7 +181,10 @@ func (b boot) cold(ctx context.Context) (*VM, error) {
 		return nil, err
 	}
 	vm := b.vm(process, StartCold)
-	err = vm.connect(ctx, b.initramfs)
+	err = vm.publish(access{ClientKey: b.initramfs.ClientKey, HostKey: b.initramfs.HostKey})
+	if err == nil {
+		err = vm.Console().WaitFor(ctx, agentapi.ReadyMessage)
+	}
 	if err == nil {
 		err = vm.attachAll(ctx, b.cfg.Functions)
 	}
@@ -241,26 +246,6 @@ func ChooseAccel(want string) (_ machine.Accel, reason string, _ error) {
 	return "", "", fmt.Errorf("accelerator %q: there are auto, kvm and tcg", want)
 }
 
-// connect waits for the agent's ready line and opens its channel.
-func (vm *VM) connect(ctx context.Context, initramfs images.Initramfs) error {
-	if err := vm.publish(access{ClientKey: initramfs.ClientKey, HostKey: initramfs.HostKey}); err != nil {
-		return err
-	}
-	cfg, err := sshConfig(initramfs.ClientKey, initramfs.HostKey)
-	if err != nil {
-		return err
-	}
-	if err := vm.process.Console().WaitFor(ctx, agentapi.ReadyMessage); err != nil {
-		return err
-	}
-	client, err := dialSSH(ctx, vm.process.AgentConn(), cfg)
-	if err != nil {
-		return err
-	}
-	vm.Agent, err = newAgent(ctx, client)
-	return err
-}
-
 // publish lets a person in.
 func (vm *VM) publish(a access) error {
 	b, err := json.Marshal(a)
@@ -270,8 +255,12 @@ func (vm *VM) publish(a access) error {
 	if err := renameio.WriteFile(filepath.Join(vm.Dir(), accessFile), b, 0o600); err != nil {
 		return fmt.Errorf("run directory: %w", err)
 	}
+	vm.access = a
 	return nil
 }
+
+// Access is how a person, or this process as one, reaches the guest: by SSH, for shells, commands and files.
+func (vm *VM) Access() Access { return Access{Socket: vm.process.SSHSocket(), access: vm.access} }
 
 // Dir is the VM's run directory: private to the user, removed by Close unless Config.Keep was set.
 func (vm *VM) Dir() string { return vm.process.Dir() }
@@ -300,9 +289,7 @@ func (vm *VM) Explain(ctx context.Context, err error) error {
 
 // Close ends the guest and its functions, and removes the run directory. It may be called again.
 func (vm *VM) Close() error {
-	if vm.Agent != nil {
-		_ = vm.Agent.close()
-	}
+	_ = vm.Agent.close()
 	err := vm.process.Close() // before the functions: QEMU aborts when a function's server leaves first and the guest reboots
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
@@ -313,7 +300,7 @@ func (vm *VM) Close() error {
 	return err
 }
 
-// Access is how to reach the guest of another process's VM; see Reach.
+// Access is how to reach a guest over SSH: VM.Access tells it of one's own VM, Reach of another process's.
 type Access struct {
 	Socket string // of the guest's second SSH port
 	access

@@ -84,8 +84,8 @@ func TestVM(t *testing.T) {
 		if irq.Affinity.String() != want || irq.Pending() {
 			t.Errorf("vector %d: requested %s, effective %s; want a settled %s", i, irq.Affinity, irq.Effective, want)
 		}
-		if got := f.PCI.VectorStates()[i].Fired; got < irq.Total() {
-			t.Errorf("vector %d was handled %d times and fired %d times", i, irq.Total(), got)
+		if got := f.PCI.VectorStates()[i].Fired; got < irq.Total {
+			t.Errorf("vector %d was handled %d times and fired %d times", i, irq.Total, got)
 		}
 	}
 
@@ -143,7 +143,12 @@ func TestDeath(t *testing.T) {
 	t.Parallel()
 	vm, ctx := start(t, lab.Config{})
 	dir := vm.Dir()
-	session, err := vm.Agent.SSH().NewSession()
+	client, err := vm.Access().Dial(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	session, err := client.NewSession()
 	if err != nil {
 		t.Fatal(err)
 	}

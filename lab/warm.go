@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	snapshotFormat = 2 // raise when snapshots made before are of no use any more
+	snapshotFormat = 3 // raise when snapshots made before are of no use any more
 
 	channelAddress = "0000:00:02.0" // where QEMU puts the virtio-serial device; being wrong costs a little time
 
@@ -35,9 +35,8 @@ const (
 	forkTime       = 30 * time.Second
 	forkTimePerCPU = time.Second
 
-	maxRemoved  = 3              // how often another run, or a person, may remove the snapshot just when it was to be opened
-	hostKeyFile = "host_key.pub" // of the guest, an authorized_keys line
-	refusedFile = "refused"      // in place of a snapshot: why QEMU cannot save the machine
+	maxRemoved  = 3         // how often another run, or a person, may remove the snapshot just when it was to be opened
+	refusedFile = "refused" // in place of a snapshot: why QEMU cannot save the machine
 )
 
 // forkError tells that a snapshot did not make a guest that answers.
@@ -118,12 +117,8 @@ func (b boot) snapshot(ctx context.Context, dir string) error {
 		if err := p.Console().WaitFor(ctx, agentapi.ReadyMessage); err != nil {
 			return err
 		}
-		hostKey, err := b.rehearse(ctx, p)
-		if err != nil {
+		if err := rehearse(ctx, newAgent(p.AgentConn())); err != nil {
 			return fmt.Errorf("snapshot: rehearsal: %w", err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, hostKeyFile), []byte(hostKey), 0o600); err != nil {
-			return err
 		}
 		if _, err := p.Quiesce(ctx, restTime); err != nil {
 			return err
@@ -138,42 +133,32 @@ func (b boot) snapshot(ctx context.Context, dir string) error {
 	return errors.Join(err, p.Close())
 }
 
-// rehearse has the guest do once what every fork will ask of it, so that the snapshot holds the agent's code paged in, its tables computed and its caches filled:
-// without that, most of a fork's time would go into the first handshake (docs/performance.md). Nothing is changed that an experiment could see. It uses the port for
-// people and leaves it as it was. The guest has the returned host key from then on.
-func (b boot) rehearse(ctx context.Context, p *qemu.Process) (hostKey string, err error) {
-	client, err := Access{Socket: p.SSHSocket(), access: access{ClientKey: b.initramfs.ClientKey, HostKey: b.initramfs.HostKey}}.Dial(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer client.Close()
-	a, err := newAgent(ctx, client)
-	if err != nil {
-		return "", err
-	}
+// rehearse has the guest do once what every fork will ask of it, so that the snapshot holds the agent's code paged in, its tables computed and its caches filled
+// (docs/performance.md). Nothing is changed that an experiment could see, and the channel is left open: a fork goes on with it.
+func rehearse(ctx context.Context, a *Agent) error {
 	info, err := a.Info(ctx)
 	if err != nil {
-		return "", err
+		return err
 	}
-	if hostKey, err = a.refresh(ctx); err != nil {
-		return "", err
+	if _, err := a.refresh(ctx); err != nil {
+		return err
 	}
 	if _, err := a.Warnings(ctx); err != nil {
-		return "", err
+		return err
 	}
 	if _, err := a.Links(ctx); err != nil {
-		return "", err
+		return err
 	}
 	if _, err := a.SetCPU(ctx, info.CPUs.Online[0], true); err != nil { // as it is
-		return "", err
+		return err
 	}
 	if _, err := a.Apply(ctx, agentapi.ApplyParams{Strategy: strategy.NUMAAware, Node: 0, Total: 1}); err != nil { // to no vector
-		return "", err
+		return err
 	}
 	// Its own channel's interrupts are there to be read; who is no function with interrupts is not an error worth a snapshot.
 	serial, err := a.FunctionIRQs(ctx, channelAddress)
 	if err != nil {
-		return hostKey, refusal(err)
+		return refusal(err)
 	}
 	above := map[int]uint64{}
 	for _, v := range serial {
@@ -182,13 +167,13 @@ func (b boot) rehearse(ctx context.Context, p *qemu.Process) (hostKey string, er
 		}
 	}
 	if len(above) == 0 {
-		return hostKey, nil
+		return nil
 	}
 	if _, err := a.Observe(ctx, slices.Collect(maps.Keys(above))); err != nil {
-		return "", err
+		return err
 	}
 	_, err = a.Await(ctx, above, time.Millisecond)
-	return hostKey, refusal(err)
+	return refusal(err)
 }
 
 // refusal passes on an error of the channel, and not one that the guest reports.
@@ -219,10 +204,6 @@ func (b boot) fork(ctx context.Context, dir string) (*VM, error) {
 		return nil, &forkError{err}
 	}
 	defer s.Close()
-	hostKey, err := os.ReadFile(filepath.Join(dir, hostKeyFile))
-	if err != nil {
-		return nil, err
-	}
 	cfg := b.process()
 	cfg.Snapshot = s
 	p, err := qemu.Start(ctx, cfg)
@@ -234,23 +215,21 @@ func (b boot) fork(ctx context.Context, dir string) (*VM, error) {
 		return nil, err
 	}
 	vm := b.vm(p, StartWarm)
-	b.initramfs.HostKey = string(hostKey) // b is ours: a copy
 	limit := forkTime + time.Duration(b.machine.Shape.CPUs())*forkTimePerCPU
 	timed, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the restored guest did not answer within %s", limit))
 	defer cancel()
-	// The guest does not run yet: it finds the functions plugged in, and deals with that while the lab logs in.
+	// The guest does not run yet: it finds the functions plugged in, and deals with that at once.
 	if err := vm.attachAll(timed, b.cfg.Functions); err != nil {
 		return nil, errors.Join(err, vm.Close())
 	}
+	vm.Resumed = time.Now() // no earlier than this
 	err = p.Resume(timed)
+	var hostKey string
 	if err == nil {
-		err = vm.connect(timed, b.initramfs)
+		hostKey, err = vm.Agent.refresh(timed)
 	}
 	if err == nil {
-		b.initramfs.HostKey, err = vm.Agent.refresh(timed)
-	}
-	if err == nil {
-		err = vm.publish(access{ClientKey: b.initramfs.ClientKey, HostKey: b.initramfs.HostKey})
+		err = vm.publish(access{ClientKey: b.initramfs.ClientKey, HostKey: hostKey})
 	}
 	if err != nil {
 		return nil, errors.Join(&forkError{err}, vm.Close())

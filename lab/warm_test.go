@@ -55,7 +55,12 @@ func startWarm(t *testing.T, cfg Config) *VM {
 // output runs a command in the guest.
 func output(t *testing.T, vm *VM, command string) string {
 	t.Helper()
-	s, err := vm.Agent.SSH().NewSession()
+	client, err := vm.Access().Dial(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	s, err := client.NewSession()
 	if err != nil {
 		t.Fatal(err)
 	}

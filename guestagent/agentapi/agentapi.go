@@ -1,7 +1,7 @@
 // Package agentapi holds the types that cross the channel between the lab and the guest agent, and the client the lab speaks with.
 //
-// The channel is an SSH subsystem (SubsystemName) over a virtio-serial port: one JSON object per line in each direction, a Request answered by
-// exactly one Response with the same ID, in order. Everything here comes from or goes to a guest, so the host treats it as foreign:
+// The channel is the virtio-serial port AgentPort: one JSON object per line in each direction, a Request answered by exactly one Response with the same ID, as soon
+// as it is done, so that several may be under way. Everything here comes from or goes to a guest, so the host treats it as foreign:
 // no field names a host path, and lengths are bounded by the reader (MaxLine).
 package agentapi
 
@@ -15,12 +15,9 @@ import (
 // Version is the protocol's version; both sides refuse another.
 const Version = 1
 
-// SubsystemName is the SSH subsystem the agent's API is reached by.
-const SubsystemName = "irqlab-agent"
-
 // Names of the virtio-serial ports, as /sys/class/virtio-ports/*/name shows them.
 const (
-	AgentPort = "irqlab.agent" // the lab's own SSH connection
+	AgentPort = "irqlab.agent" // the lab's own: Requests and Responses
 	SSHPort   = "irqlab.ssh"   // a person's SSH connection (irqlab ssh, irqlab proxy)
 )
 
@@ -38,6 +35,7 @@ const (
 	MethodInfo          = "info"             // InfoParams -> Info
 	MethodLoadModule    = "module.load"      // LoadModuleParams -> LoadModuleResult
 	MethodUnloadModule  = "module.unload"    // UnloadModuleParams -> Empty
+	MethodFindFunction  = "function.find"    // FindFunctionParams -> FunctionInfo, without its vectors
 	MethodOpenFunction  = "function.open"    // OpenFunctionParams -> FunctionInfo: bind to vfio-pci and open; no vector yet
 	MethodAddVectors    = "function.vectors" // AddVectorsParams -> AddVectorsResult: enable vectors one at a time
 	MethodCloseFunction = "function.close"   // CloseFunctionParams -> Empty: all vectors freed
@@ -46,6 +44,7 @@ const (
 	MethodUnbind        = "function.unbind"  // FunctionParams -> Empty: the driver's remove
 	MethodReset         = "function.reset"   // FunctionParams -> Empty: the kernel resets the function (FLR where it has one)
 	MethodApply         = "affinity.apply"   // ApplyParams -> ApplyResult
+	MethodSetAffinity   = "affinity.set"     // SetAffinityParams -> Empty
 	MethodOccupy        = "pressure.occupy"  // OccupyParams -> OccupyResult
 	MethodSetCPU        = "cpu.set"          // SetCPUParams -> SetCPUResult
 	MethodObserve       = "irq.observe"      // ObserveParams -> Observation
@@ -164,6 +163,12 @@ type UnloadModuleParams struct {
 	Name string `json:"name"`
 }
 
+// FindFunctionParams names a function by what it is. It must be there.
+type FindFunctionParams struct {
+	Vendor uint16 `json:"vendor"`
+	Device uint16 `json:"device"`
+}
+
 // OpenFunctionParams picks a PCI function by vendor and device id, or by address when Address is set.
 type OpenFunctionParams struct {
 	Vendor  uint16 `json:"vendor,omitempty"`
@@ -172,12 +177,12 @@ type OpenFunctionParams struct {
 	WaitMS  int    `json:"wait_ms,omitempty"` // how long the function may take to appear (hot-plug)
 }
 
-// FunctionInfo describes an opened function.
+// FunctionInfo describes a function.
 type FunctionInfo struct {
 	Address string `json:"address"` // names the function in later calls
 	Node    int    `json:"node"`    // -1: none
 	Vectors int    `json:"vectors"` // MSI-X table size
-	Driver  string `json:"driver"`
+	Driver  string `json:"driver"`  // "": none
 }
 
 // AddVectorsParams asks for MSI-X vectors First..First+Count-1, enabled one by one.
@@ -282,25 +287,22 @@ type IRQ struct {
 	Node      int            `json:"node"`
 	Chip      string         `json:"chip"`   // e.g. PCI-MSIX-0000:81:00.0, IR-PCI-MSIX-…
 	Action    string         `json:"action"` // handler's name
-	Counts    map[int]uint64 `json:"counts"` // interrupts handled per CPU; CPUs with 0 are left out
+	Counts    map[int]uint64 `json:"counts"` // interrupts handled per online CPU; CPUs with 0 are left out
+	Total     uint64         `json:"total"`  // interrupts handled since the IRQ was set up, on all CPUs, those that have left included
 }
 
 // Pending reports whether the kernel has not yet moved the interrupt into its requested mask.
 func (i IRQ) Pending() bool { return !i.Effective.Within(i.Affinity) }
 
-// Total is the number of interrupts handled on all CPUs.
-func (i IRQ) Total() uint64 {
-	var n uint64
-	for _, c := range i.Counts {
-		n += c
-	}
-	return n
-}
-
 // Observation is one reading of a set of IRQs.
 type Observation struct {
 	Online cpulist.List `json:"online"`
 	IRQs   []IRQ        `json:"irqs"` // in the order asked
+}
+
+// SetAffinityParams asks for masks to be written as they are, in order.
+type SetAffinityParams struct {
+	Masks []AppliedMask `json:"masks"`
 }
 
 // AwaitParams waits until each IRQ's total count has risen above Above[irq].

@@ -10,48 +10,33 @@ import (
 	"sync"
 )
 
-// Client calls the agent over one channel. Calls may come from several goroutines; they are answered one at a time.
-// A call whose context ends closes the channel, since the answer it left behind would be taken for the next call's: every later call fails.
+// Client calls the agent over one channel. Calls may come from several goroutines and are answered as each is done.
+// A call whose context ends is given up: the guest may still carry it out, and its answer is dropped.
 type Client struct {
-	mu     sync.Mutex
-	conn   io.ReadWriteCloser
-	in     *bufio.Reader
-	nextID uint64
-	broken error
+	conn io.ReadWriteCloser
+
+	writing sync.Mutex // one line at a time
+
+	mu      sync.Mutex
+	lastID  uint64
+	waiting map[uint64]chan<- Response
+	broken  error // why there are no more answers
 }
 
 // NewClient speaks the agent protocol over conn and owns it from then on.
 func NewClient(conn io.ReadWriteCloser) *Client {
-	return &Client{conn: conn, in: bufio.NewReaderSize(conn, 64<<10)}
+	c := &Client{conn: conn, waiting: map[uint64]chan<- Response{}}
+	go func() { c.end(c.read()) }()
+	return c
 }
 
-// Close ends the channel.
+// Close ends the channel, and with it all calls.
 func (c *Client) Close() error { return c.conn.Close() }
 
 // Call sends one request and decodes its answer into result, which may be nil. A failure the guest reports is an *Error.
 func (c *Client) Call(ctx context.Context, method string, params, result any) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.broken != nil {
-		return fmt.Errorf("guest agent: %s: the channel is gone: %w", method, c.broken)
-	}
-	p, err := json.Marshal(params)
+	resp, err := c.exchange(ctx, method, params)
 	if err != nil {
-		return fmt.Errorf("guest agent: %s: %w", method, err)
-	}
-	c.nextID++
-	req, err := json.Marshal(Request{ID: c.nextID, Method: method, Params: p})
-	if err != nil {
-		return fmt.Errorf("guest agent: %s: %w", method, err)
-	}
-	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
-	resp, err := c.exchange(append(req, '\n'))
-	if !stop() && ctx.Err() != nil {
-		err = ctx.Err()
-	}
-	if err != nil {
-		c.broken = err
-		c.conn.Close()
 		return fmt.Errorf("guest agent: %s: %w", method, err)
 	}
 	if resp.Error != nil {
@@ -66,22 +51,109 @@ func (c *Client) Call(ctx context.Context, method string, params, result any) er
 	return nil
 }
 
-func (c *Client) exchange(line []byte) (*Response, error) {
-	if _, err := c.conn.Write(line); err != nil {
-		return nil, err
-	}
-	answer, err := ReadLine(c.in)
+func (c *Client) exchange(ctx context.Context, method string, params any) (Response, error) {
+	p, err := json.Marshal(params)
 	if err != nil {
-		return nil, err
+		return Response{}, err
 	}
-	var resp Response
-	if err := json.Unmarshal(answer, &resp); err != nil {
-		return nil, fmt.Errorf("not a response: %w", err)
+	answer := make(chan Response, 1)
+	id, err := c.expect(answer)
+	if err != nil {
+		return Response{}, err
 	}
-	if resp.ID != c.nextID {
-		return nil, fmt.Errorf("response to request %d while %d was asked", resp.ID, c.nextID)
+	defer c.forget(id)
+	line, err := json.Marshal(Request{ID: id, Method: method, Params: p})
+	if err != nil {
+		return Response{}, err
 	}
-	return &resp, nil
+	if err := c.write(ctx, append(line, '\n')); err != nil {
+		return Response{}, err
+	}
+	select {
+	case resp, ok := <-answer:
+		if !ok {
+			return Response{}, c.gone()
+		}
+		return resp, nil
+	case <-ctx.Done():
+		return Response{}, context.Cause(ctx)
+	}
+}
+
+// expect makes sure that the answer to the returned id is sent; the channel is closed if none will come.
+func (c *Client) expect(answer chan<- Response) (id uint64, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.broken != nil {
+		return 0, fmt.Errorf("the channel is gone: %w", c.broken)
+	}
+	c.lastID++
+	c.waiting[c.lastID] = answer
+	return c.lastID, nil
+}
+
+func (c *Client) forget(id uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.waiting, id)
+}
+
+func (c *Client) gone() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.broken
+}
+
+// write sends a line. A guest that takes only part of one before ctx ends has lost its place, so that is the end of the channel.
+func (c *Client) write(ctx context.Context, line []byte) error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
+	_, err := c.conn.Write(line)
+	if !stop() && err != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// read hands out the answers until there are no more.
+func (c *Client) read() error {
+	in := bufio.NewReaderSize(c.conn, 64<<10)
+	for {
+		line, err := ReadLine(in)
+		if err != nil {
+			return err
+		}
+		var resp Response
+		if err := json.Unmarshal(line, &resp); err != nil {
+			return fmt.Errorf("not a response: %w", err)
+		}
+		c.mu.Lock()
+		answer, asked := c.waiting[resp.ID], resp.ID > 0 && resp.ID <= c.lastID
+		delete(c.waiting, resp.ID)
+		c.mu.Unlock()
+		if !asked {
+			return fmt.Errorf("response to request %d, which was never asked", resp.ID)
+		}
+		if answer != nil { // it may have been given up
+			answer <- resp
+		}
+	}
+}
+
+// end fails all calls, those under way and those to come.
+func (c *Client) end(why error) {
+	c.conn.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.broken = why
+	for id, answer := range c.waiting {
+		close(answer)
+		delete(c.waiting, id)
+	}
 }
 
 // ErrLineTooLong is returned by ReadLine for a line above MaxLine.

@@ -1,5 +1,5 @@
 // Package api serves agentapi's methods over a channel of JSON lines: it decodes requests, calls the packages that know the kernel's
-// interfaces, and turns their errors into replies. It knows no SSH and no port.
+// interfaces, and turns their errors into replies. It knows no port.
 package api
 
 import (
@@ -33,11 +33,11 @@ type Config struct {
 	Modules  module.Loader                                 // where module files are
 	Open     func(address, group string) (Function, error) // opens a function bound to vfio-pci
 	PowerOff func()                                        // called after the request for it was answered
-	HostKey  func(seed []byte) error                       // gives later SSH connections the host key of an ed25519 seed
+	HostKey  func(seed []byte)                             // gives later SSH connections the host key of an ed25519 seed
 	Log      func(format string, args ...any)
 }
 
-// Agent holds what outlives one channel: the functions it drives.
+// Agent holds what outlives one channel: the functions it drives. Its methods run side by side; what allocates interrupts waits its turn.
 type Agent struct {
 	cfg     Config
 	methods map[string]handler
@@ -58,6 +58,7 @@ func New(cfg Config) *Agent {
 		agentapi.MethodInfo:          method(a.info),
 		agentapi.MethodLoadModule:    method(a.loadModule),
 		agentapi.MethodUnloadModule:  method(a.unloadModule),
+		agentapi.MethodFindFunction:  method(a.findFunction),
 		agentapi.MethodOpenFunction:  method(a.openFunction),
 		agentapi.MethodAddVectors:    method(a.addVectors),
 		agentapi.MethodCloseFunction: method(a.closeFunction),
@@ -66,6 +67,7 @@ func New(cfg Config) *Agent {
 		agentapi.MethodUnbind:        method(a.unbind),
 		agentapi.MethodReset:         method(a.reset),
 		agentapi.MethodApply:         method(a.apply),
+		agentapi.MethodSetAffinity:   method(a.setAffinity),
 		agentapi.MethodOccupy:        method(a.occupy),
 		agentapi.MethodSetCPU:        method(a.setCPU),
 		agentapi.MethodObserve:       method(a.observe),
@@ -95,14 +97,19 @@ func method[P, R any](f func(context.Context, P) (R, error)) handler {
 	}
 }
 
-// Serve answers the requests of one channel in order until the peer closes it, which is no error.
+// Serve answers the requests of one channel, each as soon as it is done, until the peer closes it, which is no error, or ctx ends. It returns when the last request has.
 // A line that is no JSON ends it: nothing tells where the next request would begin or which id to answer.
 func (a *Agent) Serve(ctx context.Context, channel io.ReadWriter) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel(nil)
+	var writing sync.Mutex
 	in := bufio.NewReaderSize(channel, 64<<10)
 	for {
 		line, err := agentapi.ReadLine(in)
 		if errors.Is(err, io.EOF) {
-			return nil
+			return context.Cause(ctx)
 		}
 		if err != nil {
 			return err
@@ -111,22 +118,29 @@ func (a *Agent) Serve(ctx context.Context, channel io.ReadWriter) error {
 		if err := json.Unmarshal(line, &req); err != nil {
 			return fmt.Errorf("not a request: %w", err)
 		}
-		out, err := json.Marshal(a.answer(ctx, req))
-		if err != nil {
-			return fmt.Errorf("%s: %w", req.Method, err)
-		}
-		if len(out) >= agentapi.MaxLine {
-			out, _ = json.Marshal(agentapi.Response{ID: req.ID, Error: agentapi.Errorf(agentapi.CodeFailed,
-				"%s: the answer of %d bytes is longer than the channel allows", req.Method, len(out))})
-		}
-		if _, err := channel.Write(append(out, '\n')); err != nil {
-			return err
-		}
-		if req.Method == agentapi.MethodPowerOff {
-			a.cfg.PowerOff()
-			return nil
-		}
+		running.Go(func() {
+			out := encode(req, a.answer(ctx, req))
+			writing.Lock()
+			defer writing.Unlock()
+			if _, err := channel.Write(out); err != nil {
+				cancel(err)
+			} else if req.Method == agentapi.MethodPowerOff {
+				a.cfg.PowerOff()
+			}
+		})
 	}
+}
+
+// encode makes a line of a response.
+func encode(req agentapi.Request, resp agentapi.Response) []byte {
+	out, err := json.Marshal(resp)
+	if err == nil && len(out) >= agentapi.MaxLine {
+		err = fmt.Errorf("the answer of %d bytes is longer than the channel allows", len(out))
+	}
+	if err != nil {
+		out, _ = json.Marshal(agentapi.Response{ID: req.ID, Error: agentapi.Errorf(agentapi.CodeFailed, "%.64s: %s", req.Method, err)})
+	}
+	return append(out, '\n')
 }
 
 // answer runs one request. A panic in it is answered as a failure, for it must not take PID 1 and the kernel down.

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"irqlab/guestagent/agentapi"
+	"irqlab/guestagent/cpulist"
 	"irqlab/guestagent/fault"
 	"irqlab/guestagent/irq"
 	"irqlab/guestagent/kfile"
@@ -111,11 +112,17 @@ func (k *kernel) request(address string, index int, action string, cpu int) {
 func (k *kernel) table() {
 	var b strings.Builder
 	b.WriteString("            CPU0       CPU1       CPU2       CPU3\n")
+	totals := make([]string, k.next)
+	for n := range totals {
+		totals[n] = "0"
+	}
 	for _, r := range k.rows {
 		fmt.Fprintf(&b, "%3d: 0 0 0 1 PCI-MSIX-%s %d-edge %s\n", r.irq, r.address, r.index, r.action)
+		totals[r.irq] = "1"
 	}
 	b.WriteString("NMI: 0 0 0 0 Non-maskable interrupts\n")
 	k.write("proc/interrupts", strings.TrimSuffix(b.String(), "\n"))
+	k.write("proc/stat", "intr 99 "+strings.Join(totals, " "))
 }
 
 // opened is a function opened on the kernel.
@@ -240,6 +247,11 @@ func TestFunctionLife(t *testing.T) {
 		t.Errorf("unsafe interrupts: %q", s)
 	}
 	wantCode(t, c, agentapi.MethodOpenFunction, agentapi.OpenFunctionParams{Address: function}, agentapi.CodeInvalid, "open already")
+	found := call[agentapi.FunctionInfo](t, c, agentapi.MethodFindFunction, agentapi.FindFunctionParams{Vendor: 0x1414, Device: 0xfffe})
+	if found.Address != other || found.Driver != "virtio-pci" {
+		t.Errorf("%+v", found)
+	}
+	wantCode(t, c, agentapi.MethodFindFunction, agentapi.FindFunctionParams{Vendor: 0x1414, Device: 0xdead}, agentapi.CodeNotFound, "dead")
 	wantCode(t, c, agentapi.MethodAddVectors, agentapi.AddVectorsParams{Address: function, First: 1, Count: 1}, agentapi.CodeInvalid, "the next is 0")
 	wantCode(t, c, agentapi.MethodAddVectors, agentapi.AddVectorsParams{Address: function, Count: 17}, agentapi.CodeInvalid, "the table holds 16")
 	wantCode(t, c, agentapi.MethodAddVectors, agentapi.AddVectorsParams{Address: function, Count: -1}, agentapi.CodeInvalid, "-1 vectors")
@@ -261,12 +273,17 @@ func TestFunctionLife(t *testing.T) {
 		t.Errorf("linear: %s", got)
 	}
 	wantCode(t, c, agentapi.MethodApply, agentapi.ApplyParams{Strategy: "lineal", Total: 5}, agentapi.CodeInvalid, "lineal")
+	call[agentapi.Empty](t, c, agentapi.MethodSetAffinity, agentapi.SetAffinityParams{Masks: []agentapi.AppliedMask{{IRQ: all.Vectors[1].IRQ, Mask: cpulist.New(3)}}})
+	if s, _ := k.root.CPUs(fmt.Sprintf("proc/irq/%d/smp_affinity_list", all.Vectors[1].IRQ)); s.String() != "3" {
+		t.Errorf("affinity %s, set to 3", s)
+	}
+	wantCode(t, c, agentapi.MethodSetAffinity, agentapi.SetAffinityParams{Masks: []agentapi.AppliedMask{{IRQ: 9999, Mask: cpulist.New(3)}}}, agentapi.CodeNotFound, "IRQ 9999")
 	irqs := call[agentapi.AddVectorsResult](t, c, agentapi.MethodFunctionIRQs, agentapi.FunctionIRQsParams{Address: other})
 	if len(irqs.Vectors) != 1 || irqs.Vectors[0].Name != "virtio0-config" {
 		t.Errorf("%+v", irqs)
 	}
 	o := call[agentapi.Observation](t, c, agentapi.MethodAwait, agentapi.AwaitParams{Above: map[int]uint64{all.Vectors[2].IRQ: 0}})
-	if o.IRQs[0].Total() != 1 || o.IRQs[0].Affinity.String() != "1" {
+	if o.IRQs[0].Total != 1 || o.IRQs[0].Affinity.String() != "1" {
 		t.Errorf("%+v", o)
 	}
 	wantCode(t, c, agentapi.MethodAwait, agentapi.AwaitParams{Above: map[int]uint64{all.Vectors[2].IRQ: 1}, TimeoutMS: 5}, agentapi.CodeTimeout, "vfio-msix[2]")
@@ -420,6 +437,41 @@ func TestServeEnds(t *testing.T) {
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", in, err, want)
 		}
+	}
+}
+
+// A call that waits keeps no other waiting, one that was given up does not disturb those that follow, and the end of the channel ends them all.
+func TestCallsSideBySide(t *testing.T) {
+	t.Parallel()
+	a, _ := newAgent(t)
+	begun := make(chan struct{})
+	a.methods["wait"] = method(func(ctx context.Context, _ agentapi.Empty) (agentapi.Empty, error) {
+		begun <- struct{}{}
+		<-ctx.Done()
+		return agentapi.Empty{}, ctx.Err()
+	})
+	c := dial(t, a)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	wait := func(ctx context.Context) {
+		go func() { ended <- c.Call(ctx, "wait", nil, nil) }()
+		<-begun
+	}
+	info := func() { call[agentapi.Info](t, c, agentapi.MethodInfo, agentapi.InfoParams{Version: agentapi.Version}) }
+	wait(ctx)
+	info()
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("a call that was given up: %v", err)
+	}
+	info()
+	wait(t.Context())
+	c.Close()
+	if err := <-ended; err == nil {
+		t.Error("a call outlived the channel")
+	}
+	if err := c.Call(t.Context(), agentapi.MethodInfo, nil, nil); err == nil || !strings.Contains(err.Error(), "gone") {
+		t.Errorf("a call after the end: %v", err)
 	}
 }
 

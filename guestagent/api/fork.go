@@ -38,7 +38,8 @@ func (a *Agent) refresh(_ context.Context, p agentapi.RefreshParams) (agentapi.E
 	if err := unix.ClockSettime(unix.CLOCK_REALTIME, &now); err != nil {
 		return agentapi.Empty{}, fmt.Errorf("clock: setting it to %s: %w", time.Unix(0, p.UnixNS).UTC(), err)
 	}
-	return agentapi.Empty{}, a.cfg.HostKey(p.HostKeySeed)
+	a.cfg.HostKey(p.HostKeySeed)
+	return agentapi.Empty{}, nil
 }
 
 // mixIn adds to the kernel's entropy and has its generator start from it at once: by itself it would do so within a minute.

@@ -161,23 +161,6 @@ func (s *session) handle(req *ssh.Request, started bool) (func(context.Context),
 			return nil, err
 		}
 		return s.start([]string{"-c", p.Value})
-	case "subsystem":
-		var p stringRequest
-		if err := ssh.Unmarshal(req.Payload, &p); err != nil {
-			return nil, err
-		}
-		sub, ok := s.server.cfg.Subsystems[p.Value]
-		if !ok {
-			return nil, fmt.Errorf("no subsystem %q", p.Value)
-		}
-		return func(ctx context.Context) {
-			status := uint32(0)
-			if err := sub(ctx, s.channel); err != nil {
-				s.server.cfg.Log("subsystem %s: %v", p.Value, err)
-				status = 1
-			}
-			_, _ = s.channel.SendRequest("exit-status", false, ssh.Marshal(exitStatus{status}))
-		}, nil
 	}
 	return nil, fmt.Errorf("unknown request")
 }

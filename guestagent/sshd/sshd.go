@@ -1,5 +1,4 @@
-// Package sshd is the agent's SSH server on a byte stream: public keys only, one client per stream, sessions with shell, command or
-// subsystem. It knows processes and terminals, not what a subsystem does.
+// Package sshd is the guest's SSH server on a byte stream: public keys only, one client per stream, sessions with shell or command.
 package sshd
 
 import (
@@ -13,7 +12,6 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -21,26 +19,19 @@ import (
 	"irqlab/guestagent/child"
 )
 
-// Subsystem serves one channel until its peer closes it or ctx ends.
-type Subsystem func(ctx context.Context, channel io.ReadWriter) error
-
-// Config is what a Server needs. All fields but Env and Subsystems are required.
+// Config is what a Server needs. All fields but Env are required.
 type Config struct {
-	HostKey    ssh.Signer
-	Authorized []ssh.PublicKey // who may log in
-	User       string          // the one user name accepted
-	Shells     []string        // absolute paths; the first that exists is the shell
-	Env        []string        // of every process
+	HostKey    func() (ssh.Signer, error) // asked for each connection
+	Authorized []ssh.PublicKey            // who may log in
+	User       string                     // the one user name accepted
+	Shells     []string                   // absolute paths; the first that exists is the shell
+	Env        []string                   // of every process
 	Reaper     *child.Reaper
-	Subsystems map[string]Subsystem
 	Log        func(format string, args ...any) // may be nil
 }
 
 // Server serves connections one by one or at once.
-type Server struct {
-	cfg Config
-	ssh atomic.Pointer[ssh.ServerConfig] // replaced, never changed: handshakes under way keep the one they began with
-}
+type Server struct{ cfg Config }
 
 const (
 	handshakeTimeout = time.Minute // generous: a guest with many emulated CPUs is slow
@@ -52,16 +43,7 @@ func New(cfg Config) *Server {
 	if cfg.Log == nil {
 		cfg.Log = func(string, ...any) {}
 	}
-	s := &Server{cfg: cfg}
-	s.SetHostKey(cfg.HostKey)
-	return s
-}
-
-// SetHostKey gives connections from now on another host key.
-func (s *Server) SetHostKey(key ssh.Signer) {
-	c := &ssh.ServerConfig{ServerVersion: "SSH-2.0-irqlab", PublicKeyCallback: s.authorize}
-	c.AddHostKey(key)
-	s.ssh.Store(c)
+	return &Server{cfg: cfg}
 }
 
 func (s *Server) authorize(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
@@ -87,7 +69,13 @@ func (s *Server) Serve(ctx context.Context, conn net.Conn) error {
 	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return fmt.Errorf("SSH: %w", err)
 	}
-	sc, channels, requests, err := ssh.NewServerConn(conn, s.ssh.Load())
+	key, err := s.cfg.HostKey()
+	if err != nil {
+		return fmt.Errorf("SSH host key: %w", err)
+	}
+	cfg := &ssh.ServerConfig{ServerVersion: "SSH-2.0-irqlab", PublicKeyCallback: s.authorize}
+	cfg.AddHostKey(key)
+	sc, channels, requests, err := ssh.NewServerConn(conn, cfg)
 	if err != nil {
 		return fmt.Errorf("SSH handshake: %w", err)
 	}

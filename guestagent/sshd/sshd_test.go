@@ -55,13 +55,8 @@ type fixture struct {
 func newFixture(t testing.TB) *fixture {
 	f := &fixture{host: signer(t), key: signer(t)}
 	f.server = New(Config{
-		HostKey: f.host, Authorized: []ssh.PublicKey{signer(t).PublicKey(), f.key.PublicKey()}, User: "root",
+		HostKey: func() (ssh.Signer, error) { return f.host, nil }, Authorized: []ssh.PublicKey{signer(t).PublicKey(), f.key.PublicKey()}, User: "root",
 		Shells: []string{"/nowhere/sh", "/bin/sh"}, Env: []string{"PATH=/usr/bin:/bin", "TERM=vt100", "PS1=$ "}, Reaper: reaper,
-		Subsystems: map[string]Subsystem{
-			"echo":  func(_ context.Context, ch io.ReadWriter) error { _, err := io.Copy(ch, ch); return err },
-			"panic": func(context.Context, io.ReadWriter) error { panic("on purpose") },
-			"wait":  func(ctx context.Context, _ io.ReadWriter) error { <-ctx.Done(); return ctx.Err() },
-		},
 	})
 	return f
 }
@@ -250,44 +245,6 @@ func TestNoShell(t *testing.T) {
 	}
 }
 
-func TestSubsystem(t *testing.T) {
-	t.Parallel()
-	c, _ := newFixture(t).client(t)
-	s := open(t, c)
-	in, _ := s.StdinPipe()
-	out, _ := s.StdoutPipe()
-	if err := s.RequestSubsystem("echo"); err != nil {
-		t.Fatal(err)
-	}
-	for i := range 3 {
-		fmt.Fprintf(in, "line %d\n", i)
-		b := make([]byte, 7)
-		if _, err := io.ReadFull(out, b); err != nil || string(b) != fmt.Sprintf("line %d\n", i) {
-			t.Fatalf("%q, %v", b, err)
-		}
-	}
-	in.Close()
-	if rest, err := io.ReadAll(out); err != nil || len(rest) > 0 {
-		t.Errorf("after the end: %q, %v", rest, err)
-	}
-}
-
-func TestSubsystemPanic(t *testing.T) {
-	t.Parallel()
-	c, _ := newFixture(t).client(t)
-	s := open(t, c)
-	out, _ := s.StdoutPipe()
-	if err := s.RequestSubsystem("panic"); err != nil {
-		t.Fatal(err)
-	}
-	if b, err := io.ReadAll(out); err != nil || len(b) > 0 { // the channel ends
-		t.Errorf("%q, %v", b, err)
-	}
-	if out, err := open(t, c).Output("echo alive"); err != nil || string(out) != "alive\n" {
-		t.Errorf("after the panic: %q, %v", out, err)
-	}
-}
-
 func TestTerminal(t *testing.T) {
 	t.Parallel()
 	c, _ := newFixture(t).client(t)
@@ -344,8 +301,7 @@ func TestTerminal(t *testing.T) {
 func TestClientVanishes(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*ssh.Session) error{
-		"command":   func(s *ssh.Session) error { return s.Start("echo $$; trap '' HUP; sleep 1000") },
-		"subsystem": func(s *ssh.Session) error { return s.RequestSubsystem("wait") },
+		"command": func(s *ssh.Session) error { return s.Start("echo $$; trap '' HUP; sleep 1000") },
 		"terminal": func(s *ssh.Session) error {
 			if err := s.RequestPty("vt100", 10, 10, nil); err != nil {
 				return err

@@ -44,7 +44,10 @@ Other terminals may reach it meanwhile: irqlab ssh NAME.`,
 			}
 			fmt.Fprintf(s.Err, "%s, case %s: VM %s with kernel %s; from another terminal: irqlab ssh %s\n",
 				cases[0].Scenario, cases[0].Name, vm.Process().Name(), vm.Kernel.Release, vm.Process().Name())
-			err = session(cmd.Context(), vm.Agent.SSH(), s, "")
+			client, err := vm.Access().Dial(cmd.Context())
+			if err == nil {
+				err = session(cmd.Context(), client, s, "")
+			}
 			if context.Cause(cmd.Context()) != nil {
 				err = context.Cause(cmd.Context())
 			}
