@@ -28,6 +28,8 @@ type Expect struct {
 	Branch  *string   `json:"branch,omitempty" jsonschema_description:"which way the strategy goes, e.g. \"numa-aware, first group skipped\""`
 	Log     *logRule  `json:"log,omitempty" jsonschema_description:"clean (the default): no WARN, BUG, oops, lockdep, hung task, lockup or stall in the kernel log; any: not checked"`
 	Settled *Observed `json:"settled,omitempty" jsonschema_description:"the observation once every vector has fired since its affinity was set"`
+
+	steps []Step // of the case, with what they expect where they stand
 }
 
 // Observed is what one observation must show. CPUs are in the kernel's list format throughout.
@@ -66,13 +68,44 @@ func (r *offlineRule) UnmarshalText(b []byte) error {
 	return oneOf((*string)(r), b, "rule", []string{ruleUnused, ruleAny})
 }
 
-// labelled ties an observation's label to what is expected of it; observations lists them in time order.
+// labelled ties an observation's label to what is expected of it.
 type labelled struct {
 	label string
-	want  *Observed
+	want  Observed
 }
 
-func (e Expect) observations() []labelled { return []labelled{{LabelSettled, e.Settled}} }
+// observations are those the case makes, in time order. What an expect step says is about the newest observation at its place.
+func (e Expect) observations() []labelled {
+	var out []labelled
+	if e.steps == nil {
+		out = []labelled{{label: LabelSettled}}
+	}
+	for s := range allSteps(e.steps) {
+		switch {
+		case s.Verb == VerbObserve:
+			out = append(out, labelled{label: s.Label})
+		case s.Expect != nil && len(out) > 0:
+			overlay(reflect.ValueOf(&out[len(out)-1].want).Elem(), reflect.ValueOf(s.Expect.Observed))
+		}
+	}
+	for i := range out {
+		if l := &out[i]; l.label == LabelSettled && e.Settled != nil {
+			want := *e.Settled
+			overlay(reflect.ValueOf(&want).Elem(), reflect.ValueOf(l.want))
+			l.want = want
+		}
+	}
+	return out
+}
+
+// labels are the observations' labels.
+func (e Expect) labels() []string {
+	var out []string
+	for _, l := range e.observations() {
+		out = append(out, l.label)
+	}
+	return out
+}
 
 // Check compares a result with the expectation. Each reason is one sentence that names what was expected and what came; none: passed.
 func (e Expect) Check(c result.Case) []string {
@@ -96,15 +129,11 @@ func (e Expect) Check(c result.Case) []string {
 			say("There is no observation %q, expected one.", l.label)
 			continue
 		}
-		want := l.want
-		if want == nil {
-			want = &Observed{}
-		}
-		for _, r := range want.check(o) {
+		for _, r := range l.want.check(o) {
 			say("%s: %s", l.label, r)
 		}
 	}
-	return reasons
+	return append(reasons, checkSteps(e.steps, c)...)
 }
 
 func (w *Observed) check(o *result.Observation) []string {
@@ -248,10 +277,7 @@ func (e Expect) without(aspects ...aspect) (kept Expect, dropped []aspect) {
 			dropped = append(dropped, a)
 		}
 	}
-	drop(aspectMasks, &kept.Branch)
-	if kept.Settled != nil {
-		o := *kept.Settled
-		kept.Settled = &o
+	dropObserved := func(o *Observed) {
 		for _, f := range []any{&o.HWC, &o.Queues, &o.Clustered, &o.IdleCPUs, &o.OneQueueOnCPU} {
 			drop(aspectPlacement, f)
 		}
@@ -259,6 +285,31 @@ func (e Expect) without(aspects ...aspect) (kept Expect, dropped []aspect) {
 			drop(aspectMasks, f)
 		}
 		for _, f := range []any{&o.Online, &o.Vectors, &o.Unused} {
+			drop(aspectCounts, f)
+		}
+	}
+	drop(aspectMasks, &kept.Branch)
+	if kept.Settled != nil {
+		o := *kept.Settled
+		kept.Settled = &o
+		dropObserved(&o)
+	}
+	kept.steps = slices.Clone(kept.steps)
+	for i := range kept.steps {
+		s := &kept.steps[i]
+		s.Together = slices.Clone(s.Together)
+		for j := range s.Together {
+			s.Together[j] = slices.Clone(s.Together[j])
+		}
+	}
+	for s := range allSteps(kept.steps) {
+		if s.Expect == nil {
+			continue
+		}
+		want := *s.Expect
+		s.Expect = &want
+		dropObserved(&want.Observed)
+		for _, f := range []any{&want.Log, &want.NoLog, &want.Counted} { // they speak of the machine and its vectors
 			drop(aspectCounts, f)
 		}
 	}
@@ -311,27 +362,37 @@ func (e Expect) validate(c *Case) []problem {
 			say("branch", "no driver has a branch %q; allowed: %s", *e.Branch, quoted(allowed))
 		}
 	}
+	switch {
+	case e.Settled == nil:
+	case e.steps != nil && !slices.Contains(e.labels(), LabelSettled):
+		say(LabelSettled, "no step observes %s; put what is expected into expect steps, or add observe: %s", LabelSettled, LabelSettled)
+	default:
+		for _, p := range e.Settled.validate(c) {
+			say(LabelSettled+"."+p.key, "%s", p.text)
+		}
+	}
+	return out
+}
+
+// validate finds what no observation of the case can show, in the order of the keys.
+func (w *Observed) validate(c *Case) []problem {
+	var out []problem
+	say := func(key, format string, args ...any) { out = append(out, problem{key, fmt.Sprintf(format, args...)}) }
 	all := cpulist.Range(0, c.Shape.CPUs()-1)
-	for _, l := range e.observations() {
-		w := l.want
-		if w == nil {
-			continue
+	for key, lists := range map[string][]cpulist.List{"queues": w.Queues, "queue-masks": w.QueueMasks, "queue-hints": w.QueueHints} {
+		// The kernel's driver may take fewer vectors than there are.
+		if n := len(lists); n > c.Vectors-1 || lists != nil && n < c.Vectors-1 && c.Driver != DriverMana {
+			say(key, "%d queue vectors are listed, but %d vectors make %d of them beside the HWC", len(lists), c.Vectors, c.Vectors-1)
 		}
-		for key, lists := range map[string][]cpulist.List{"queues": w.Queues, "queue-masks": w.QueueMasks, "queue-hints": w.QueueHints} {
-			// The kernel's driver may take fewer vectors than there are.
-			if n := len(lists); n > c.Vectors-1 || lists != nil && n < c.Vectors-1 && c.Driver != DriverMana {
-				say(l.label+"."+key, "%d queue vectors are listed, but %d vectors make %d of them beside the HWC", len(lists), c.Vectors, c.Vectors-1)
-			}
-			for i, cpus := range lists {
-				if !cpus.Within(all) {
-					say(fmt.Sprintf("%s.%s.%d", l.label, key, i), "CPU %s is not in the shape; allowed: %s", cpus.Minus(all), all)
-				}
+		for i, cpus := range lists {
+			if !cpus.Within(all) {
+				say(fmt.Sprintf("%s.%d", key, i), "CPU %s is not in the shape; allowed: %s", cpus.Minus(all), all)
 			}
 		}
-		for key, list := range map[string]*cpulist.List{"online": w.Online, "hwc": w.HWC, "hwc-mask": w.HWCMask, "idle-cpus": w.IdleCPUs, "queues-within": w.QueuesWithin} {
-			if list != nil && !list.Within(all) {
-				say(l.label+"."+key, "CPU %s is not in the shape; allowed: %s", list.Minus(all), all)
-			}
+	}
+	for key, list := range map[string]*cpulist.List{"online": w.Online, "hwc": w.HWC, "hwc-mask": w.HWCMask, "idle-cpus": w.IdleCPUs, "queues-within": w.QueuesWithin} {
+		if list != nil && !list.Within(all) {
+			say(key, "CPU %s is not in the shape; allowed: %s", list.Minus(all), all)
 		}
 	}
 	slices.SortFunc(out, func(a, b problem) int { return strings.Compare(a.key, b.key) })
@@ -356,11 +417,21 @@ func quoted(words []string) string {
 
 // describe writes an expectation in full, to tell two apart.
 func describe(e Expect) string {
-	b, err := json.Marshal(e)
-	if err != nil {
-		panic(err) // plain values marshal
+	parts := []any{e}
+	for s := range allSteps(e.steps) {
+		if s.Expect != nil || s.Refused != "" {
+			parts = append(parts, s.At, s.Refused, s.Expect)
+		}
 	}
-	return string(b)
+	words := make([]string, len(parts))
+	for i, p := range parts {
+		b, err := json.Marshal(p)
+		if err != nil {
+			panic(err) // plain values marshal
+		}
+		words[i] = string(b)
+	}
+	return strings.Join(words, " ")
 }
 
 // empty reports whether nothing is stated.

@@ -322,6 +322,9 @@ func (w *walk) expect(s *Step) {
 	if !e.Observed.empty() && len(w.observed) == 0 {
 		w.say(s, "nothing has been observed yet; put an observe: LABEL before it")
 	}
+	for _, p := range e.Observed.validate(w.c) {
+		w.problems = append(w.problems, problem{"steps." + s.key() + "." + VerbExpect + "." + p.key, p.text})
+	}
 	for _, n := range e.Counted {
 		w.checkStep(s, n.Step)
 		if (n.Is == nil) == (n.AtLeast == nil) {

@@ -178,7 +178,11 @@ func (d *decoder) expand(f *file, body namedCase) []Case {
 	st := defaultSettings()
 	overlaySettings(&st, f.settings)
 	overlaySettings(&st, body.settings)
+	stepsAt := "steps"
 	where := func(key string) string {
+		if rest, ok := strings.CutPrefix(key, "steps."); ok {
+			return join(stepsAt, rest)
+		}
 		if p := join(at, key); d.at[p] != nil {
 			return p
 		}
@@ -187,17 +191,22 @@ func (d *decoder) expand(f *file, body namedCase) []Case {
 	if body.Strategy == nil && slices.Equal(st.Driver, many[driverName]{DriverMana}) && body.Driver != nil {
 		st.Strategy = nil // a case that hands the function to the kernel's driver does without the file's strategies
 	}
+	steps := f.Steps
+	if body.Steps != nil {
+		steps, stepsAt = body.Steps, join(at, "steps")
+	}
 	expect := Expect{}
 	if e := body.Expect.over(f.Expect); e != nil {
 		expect = *e
 	}
+	expect.steps = steps
 	alternatives := len(st.Kernel) * len(st.Shape) * max(1, len(st.Strategy)) * len(st.Driver) * len(st.Vectors) * len(st.DeviceNode) * len(st.Irqchip) *
 		len(st.Pressure) * len(st.Offline)
 	if alternatives > MaxCases {
 		d.fail(cmp.Or(at, "cases"), "the lists multiply to more than %d cases", MaxCases)
 		return nil
 	}
-	cases := []Case{{Scenario: f.Name, Name: body.name, Text: body.Text, Expect: expect, Labels: []string{LabelSettled}, key: body.name}}
+	cases := []Case{{Scenario: f.Name, Name: body.name, Text: body.Text, Steps: steps, Expect: expect, Labels: expect.labels(), Known: body.Known, key: body.name}}
 	cases = multiply(cases, st.Strategy, func(c *Case, v strategyName) string { c.Strategy = string(v); return string(v) })
 	cases = multiply(cases, st.Driver, func(c *Case, v driverName) string { c.Driver = string(v); return string(v) })
 	cases = multiply(cases, st.Shape, func(c *Case, v shapeText) string { c.Shape = shape.Shape(v); return shapeWord(c.Shape) })
@@ -346,6 +355,9 @@ func (c *Case) validate() []problem {
 		if total > MaxVectors {
 			say("pressure", "%q: the levels sum to %d vectors; allowed: %d", p, total, MaxVectors)
 		}
+	}
+	if len(out) == 0 {
+		out = c.validateSteps()
 	}
 	return out
 }

@@ -12,6 +12,8 @@ import (
 	"irqlab/guestagent/strategy"
 )
 
+//go:generate go test . -run ^TestSchemaIsCurrent$ -update
+
 // published is the schema as editors fetch it from the repository. A test keeps it equal to what the types give.
 //
 //go:embed schema.json
@@ -21,6 +23,14 @@ var published []byte
 // CPU that the shape does not have, only Load finds.
 func Schema() []byte { return published }
 
+// Definitions within the schema: a step, and one of a branch of together.
+const (
+	stepDefinition   = "step"
+	branchDefinition = "branch-step"
+)
+
+func definition(name string) *jsonschema.Schema { return &jsonschema.Schema{Ref: "#/$defs/" + name} }
+
 const cpuListPattern = `^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)?$`
 
 // generateSchema derives the schema from the types the loader fills.
@@ -28,6 +38,7 @@ func generateSchema() ([]byte, error) {
 	r := reflector()
 	s := r.ReflectFromType(reflect.TypeFor[file]())
 	s.Title = "irqlab scenario"
+	s.Definitions = jsonschema.Definitions{stepDefinition: stepSchema(true), branchDefinition: stepSchema(false)}
 	b, err := json.MarshalIndent(s, "", "  ")
 	return append(b, '\n'), err
 }
@@ -74,6 +85,26 @@ func mapType(t reflect.Type) *jsonschema.Schema {
 		return either(pattern(cpuListPattern), integer(0))
 	case reflect.TypeFor[profiles]():
 		return either(profileSchema(), &jsonschema.Schema{Type: "object", MinProperties: pointer(1), AdditionalProperties: profileSchema()})
+	case reflect.TypeFor[stepList]():
+		return &jsonschema.Schema{Type: "array", MinItems: pointer(1), Items: definition(stepDefinition)}
+	case reflect.TypeFor[count]():
+		return integer(1)
+	case reflect.TypeFor[times]():
+		return either(words("always"), integer(1))
+	case reflect.TypeFor[numeral]():
+		return either(pattern(`^(0x[0-9a-fA-F_]+|[0-9]+)$`), integer(0))
+	case reflect.TypeFor[offset]():
+		return either(pattern(`^0x[0-9a-fA-F]+$`), integer(0))
+	case reflect.TypeFor[duration]():
+		return pattern(`^([0-9.]+(ns|us|µs|ms|s|m|h))+$`)
+	case reflect.TypeFor[Pattern]():
+		return &jsonschema.Schema{Type: "string", MinLength: pointer(1), Format: "regex"}
+	case reflect.TypeFor[linkState]():
+		return words(Links()...)
+	case reflect.TypeFor[Post]():
+		return pattern(`^(reset-request|fpga-reconfig|link-up|link-down|soc-suspend|soc-resume|channel-timeout=[0-9]+|unknown=(0x[0-9a-fA-F]+|[0-9]+))$`)
+	case reflect.TypeFor[VectorSet]():
+		return either(pattern(`^(all|[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)$`), integer(0))
 	case reflect.TypeFor[caseList]():
 		return &jsonschema.Schema{Type: "object", MinProperties: pointer(1), AdditionalProperties: schemaOf(reflect.TypeFor[caseBody]())}
 	}
@@ -82,6 +113,46 @@ func mapType(t reflect.Type) *jsonschema.Schema {
 		return either(item, &jsonschema.Schema{Type: "array", Items: item, MinItems: pointer(1)})
 	}
 	return nil
+}
+
+// stepSchema is a verb that may stand alone, or one verb with its argument and perhaps refused. outer: steps may be run together.
+func stepSchema(outer bool) *jsonschema.Schema {
+	bare := words()
+	verbed := &jsonschema.Schema{Type: "object", Properties: jsonschema.NewProperties(), AdditionalProperties: jsonschema.FalseSchema}
+	for _, v := range verbs {
+		if v.bare {
+			bare.Enum = append(bare.Enum, v.Name)
+		}
+		arg := &jsonschema.Schema{}
+		switch {
+		case v.Name == VerbTogether && !outer:
+			continue
+		case v.Name == VerbTogether:
+			branch := &jsonschema.Schema{Type: "array", MinItems: pointer(1), Items: definition(branchDefinition)}
+			arg = &jsonschema.Schema{Type: "array", MinItems: pointer(2), Items: branch}
+		case v.arg != nil:
+			arg = schemaOf(reflect.TypeOf(v.arg(&Step{})).Elem())
+		}
+		if v.bare {
+			null := &jsonschema.Schema{Type: "null"}
+			if v.arg == nil {
+				arg = null
+			} else {
+				arg = either(null, arg)
+			}
+		}
+		described := *arg
+		described.Description = v.Text
+		if v.Driver != "" {
+			described.Description += "; driver " + v.Driver + " only"
+		}
+		verbed.Properties.Set(v.Name, &described)
+		verbed.OneOf = append(verbed.OneOf, &jsonschema.Schema{Required: []string{v.Name}})
+	}
+	refused := schemaOf(reflect.TypeFor[Pattern]())
+	refused.Description = "beside any verb: the guest's kernel, or the lab, must refuse the step in words that match this regular expression"
+	verbed.Properties.Set(keyRefused, refused)
+	return either(bare, verbed)
 }
 
 func profileSchema() *jsonschema.Schema {

@@ -435,7 +435,7 @@ func (s Step) String() string {
 	case s.Channels > 0:
 		text += fmt.Sprintf(" %d", s.Channels)
 	case s.Rule != nil:
-		text = ruleText(*s.Rule)
+		text = RuleText(*s.Rule) + " as " + s.Rule.Name
 	case s.Verb == VerbRelease:
 		text += " " + s.Release
 	case s.Verb == VerbPost:
@@ -469,7 +469,8 @@ func (s Step) String() string {
 	return text
 }
 
-func ruleText(r inject.Rule) string {
+// RuleText says in one line what a rule does.
+func RuleText(r inject.Rule) string {
 	text := fmt.Sprintf("%s at %s", r.Action, r.Step)
 	if r.Nth > 1 {
 		text += fmt.Sprintf(", occurrence %d", r.Nth)
@@ -494,7 +495,7 @@ func ruleText(r inject.Rule) string {
 	case inject.Add:
 		text += fmt.Sprintf(": vector %d", r.Vector)
 	}
-	return text + " as " + r.Name
+	return text
 }
 
 // String says what is waited for.
@@ -516,4 +517,15 @@ func (w *WaitFor) String() string {
 		what += fmt.Sprintf(", %d times", n)
 	}
 	return "wait for " + what
+}
+
+// setup tells what steps do, and not what is expected of them.
+func setup(steps []Step) string {
+	var lines []string
+	for s := range allSteps(steps) {
+		if s.Verb != VerbExpect && s.Verb != VerbTogether {
+			lines = append(lines, s.At+" "+s.String())
+		}
+	}
+	return strings.Join(lines, "; ")
 }

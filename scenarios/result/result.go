@@ -124,6 +124,8 @@ type KernelLog struct {
 type Artifacts struct {
 	Console string `json:"console,omitempty"`
 	Trace   string `json:"trace,omitempty"`
+	// Timeline is the trace together with what the guest logged, on one clock.
+	Timeline string `json:"timeline,omitempty"`
 }
 
 // Observe completes an observation from its vectors.
@@ -181,6 +183,16 @@ func (c *Case) Find(label string) *Observation {
 	for i := len(c.Observations) - 1; i >= 0; i-- {
 		if c.Observations[i].Label == label {
 			return &c.Observations[i]
+		}
+	}
+	return nil
+}
+
+// Step returns the step that was at a place of the scenario, nil when it was not begun.
+func (c *Case) Step(at string) *Step {
+	for i := range c.Steps {
+		if c.Steps[i].At == at {
+			return &c.Steps[i]
 		}
 	}
 	return nil
