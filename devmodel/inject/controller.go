@@ -37,8 +37,8 @@ type Controller struct {
 	live    [kinds][]*rule
 	counts  map[Point]int
 	totals  [kinds]int
-	recent  [maxRecent]Point // accesses left out
-	passed  int              // into recent
+	recent  [maxRecent]Point // the last steps, a ring; no accesses, since a driver polls, and repeated ones once
+	passed  int              // how many ever went into it
 	waiters []*waiter
 	changed chan struct{} // closed when a rule's state has changed
 }
@@ -131,7 +131,7 @@ func (c *Controller) Pass(p Point) *Hit {
 	if n, ok := c.counts[p]; ok || len(c.counts) < maxCounted {
 		c.counts[p] = n + 1
 	}
-	if !p.kind.access() {
+	if !p.kind.access() && (c.passed == 0 || c.recent[(c.passed-1)%maxRecent] != p) {
 		c.recent[c.passed%maxRecent] = p
 		c.passed++
 	}
@@ -350,10 +350,7 @@ func (c *Controller) progress() string {
 	var s []string
 	for i := max(0, c.passed-maxRecent); i < c.passed; i++ {
 		p := c.recent[i%maxRecent]
-		t := fmt.Sprintf("%s (%d)", p, c.counts[p])
-		if len(s) == 0 || s[len(s)-1] != t {
-			s = append(s, t)
-		}
+		s = append(s, fmt.Sprintf("%s (%d)", p, c.counts[p]))
 	}
 	return "last: " + strings.Join(s, ", ")
 }

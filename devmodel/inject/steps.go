@@ -49,12 +49,14 @@ var (
 	onWrite    = []Action{Hold, Delay, Drop, Alter, Add}
 )
 
-// kindTable says of each kind what it is called, what it is, what can be done there, and how many bytes Alter can reach.
-var kindTable = [kinds]struct {
+// kindInfo says what a kind is called, what it is, what can be done there, and how many bytes Alter can reach.
+type kindInfo struct {
 	name, text string
 	actions    []Action
 	bytes      int
-}{
+}
+
+var kindTable = [kinds]kindInfo{
 	kindSMC:           {"smc", "message of the shared-memory channel, before the device acts on it", []Action{Hold, Delay, Drop, Status, Alter, Add}, 32},
 	kindRequest:       {"request", "request of the hardware channel has arrived, before the device acts on it", everything, 4096},
 	kindResponse:      {"response", "its answer is about to leave: the device has acted", everything, 4096},
@@ -254,13 +256,7 @@ func parse(step string) (pattern, error) {
 	if !colon {
 		name, rest, _ = strings.Cut(step, "@")
 	}
-	k := kind(slices.IndexFunc(kindTable[:], func(t struct {
-		name, text string
-		actions    []Action
-		bytes      int
-	}) bool {
-		return t.name == name
-	}))
+	k := kind(slices.IndexFunc(kindTable[:], func(t kindInfo) bool { return t.name == name })) // -1 is beyond all
 	switch {
 	case k >= kinds:
 		return fail("see `irqlab list steps`")
