@@ -96,11 +96,11 @@ func ReadLines(name string, r io.Reader, parse func(line []byte) error) (cut boo
 	for n := 1; ; n++ {
 		line = line[:0]
 		var part []byte
-		for err = bufio.ErrBufferFull; errors.Is(err, bufio.ErrBufferFull); line = append(line, part...) {
-			if len(line) > MaxLine {
+		for err = bufio.ErrBufferFull; errors.Is(err, bufio.ErrBufferFull); {
+			part, err = in.ReadSlice('\n')
+			if line = append(line, part...); len(line) > MaxLine {
 				return false, fmt.Errorf("%s:%d: not a line of a timeline: it is longer than %d bytes", name, n, MaxLine)
 			}
-			part, err = in.ReadSlice('\n')
 		}
 		if err != nil && !errors.Is(err, io.EOF) {
 			return false, fmt.Errorf("%s: %w", name, err)

@@ -70,15 +70,29 @@ func Build(h Header, events []trace.Event, log []agentapi.LogRecord, clock *Cloc
 		}
 	}
 	order(tl.Events)
-	steps(tl.Events, h.End)
+	lengths(tl.Events, h.End)
 	return tl
 }
 
-// steps gives each step its length: until the next one begins, or the end of the case.
-func steps(events []Event, end Time) {
+// lengths gives each step its length, until the next one begins or the case ends, and each hold and delay its own, until the rule's next word.
+func lengths(events []Event, end Time) {
+	step := end
+	over := map[string]Time{} // by rule
 	for i := len(events) - 1; i >= 0; i-- {
-		if e := &events[i]; e.Kind == kindStep {
-			e.For, end = max(0, end-e.T), e.T
+		e := &events[i]
+		switch e.Kind {
+		case kindStep:
+			e.For, step = max(0, step-e.T), e.T
+		case kindInject:
+			rule, what, _ := strings.Cut(e.Text, ": ")
+			until, ok := over[rule]
+			if !ok {
+				until = end
+			}
+			if strings.HasPrefix(what, "hold ") || strings.HasPrefix(what, "delay ") {
+				e.For = max(0, until-e.T)
+			}
+			over[rule] = e.T
 		}
 	}
 }
@@ -161,6 +175,7 @@ type reading struct {
 	irq       uint64
 	handled   map[int]uint64 // by CPU
 	effective []int
+	pending   bool
 }
 
 // readings groups a vector's observations, which are one event for each CPU, ascending and in a row.
@@ -180,6 +195,7 @@ func readings(events []Event) map[int][]reading {
 		last[v] = *e.CPU
 		r := &all[v][len(all[v])-1]
 		r.handled[*e.CPU] = e.number("handled")
+		r.pending = e.number("pending") > 0
 		if e.number("effective") > 0 {
 			r.effective = append(r.effective, *e.CPU)
 		}

@@ -189,6 +189,10 @@ func Read(name string, r io.Reader) (tl *Timeline, cut bool, err error) {
 		return nil, false, fmt.Errorf("%s: it is empty: %w", name, errNotOne)
 	}
 	order(tl.Events)
+	if tl.Header.Schema == 0 && len(tl.Events) > 0 {
+		tl.Header.End = tl.Events[len(tl.Events)-1].T
+		lengths(tl.Events, tl.Header.End)
+	}
 	return tl, cut, nil
 }
 

@@ -1,0 +1,135 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/google/renameio/v2"
+	"github.com/spf13/cobra"
+
+	"irqlab/guestagent/cpulist"
+	"irqlab/lab/timeline"
+	"irqlab/scenarios/nearest"
+)
+
+func newTimeline(s Streams) *cobra.Command {
+	var f struct {
+		sources             []string
+		from, to            string
+		vectors, cpus, html string
+		each                bool
+	}
+	cmd := &cobra.Command{
+		Use:   "timeline FILE",
+		Short: "Show a case on one clock: steps, device, vectors, CPUs, guest log",
+		Long: `timeline shows what run --out leaves as timeline.jsonl: the lab's steps and calls, what the device saw and did, its vectors, CPUs that come and go, and the lines of
+the guest's log, in the order they happened and on the host's clock. It says how far a log line may be off. A trace.jsonl does as well; it has no log. FILE may be -
+for standard input.
+
+Each line has the seconds since the case began, those since the line before, who tells, and what. Firings, calls and doorbells that repeat are counted on one line
+unless --each is given. --html writes a page with a lane for each CPU and each vector instead; it needs nothing but a browser.`,
+		Example: `  irqlab timeline results/unplug-during-reset/*/timeline.jsonl --html timeline.html
+  irqlab timeline timeline.jsonl --from 0.9 --to 1.2
+  irqlab timeline timeline.jsonl --source step --source cpu --source guest-log
+  irqlab timeline timeline.jsonl --vector 2 --each`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			var filter timeline.Filter
+			var err error
+			for _, word := range f.sources {
+				if !slices.Contains(timeline.Sources, word) {
+					return usageError(fmt.Errorf("--source: %w", nearest.Unknown("source", word, timeline.Sources)))
+				}
+			}
+			filter.Sources = f.sources
+			if filter.From, err = moment(f.from); err != nil {
+				return usageError(fmt.Errorf("--from: %w", err))
+			}
+			if filter.To, err = moment(f.to); err != nil {
+				return usageError(fmt.Errorf("--to: %w", err))
+			}
+			if f.to != "" && filter.To <= filter.From {
+				return usageError(fmt.Errorf("--to %s: must be after --from %s", f.to, f.from))
+			}
+			if filter.Vectors, err = numbers(f.vectors); err != nil {
+				return usageError(fmt.Errorf("--vector: %w", err))
+			}
+			if filter.CPUs, err = numbers(f.cpus); err != nil {
+				return usageError(fmt.Errorf("--cpu: %w", err))
+			}
+			in := s.In
+			if args[0] != "-" {
+				file, err := os.Open(args[0])
+				if err != nil {
+					return usageError(err)
+				}
+				defer file.Close()
+				in = file
+			}
+			tl, cut, err := timeline.Read(args[0], in)
+			if err != nil {
+				return usageError(err)
+			}
+			if cut {
+				fmt.Fprintf(s.Err, "irqlab: %s: the last line is cut short and left out\n", args[0])
+			}
+			if f.html == "" {
+				if err := tl.Text(s.Out, filter, f.each); err != nil {
+					return &exitError{ExitError, fmt.Errorf("standard output: %w", err)}
+				}
+				return nil
+			}
+			page, err := renameio.NewPendingFile(f.html, renameio.WithPermissions(0o644))
+			if err != nil {
+				return &exitError{ExitError, fmt.Errorf("--html: %w", err)}
+			}
+			defer page.Cleanup() // of nothing, once it has its name
+			if err := tl.HTML(page, filter, f.each); err != nil {
+				return &exitError{ExitError, fmt.Errorf("--html: %w", err)}
+			}
+			if err := page.CloseAtomicallyReplace(); err != nil {
+				return &exitError{ExitError, fmt.Errorf("--html: %w", err)}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringArrayVar(&f.sources, "source", nil, "show what this `SOURCE` tells only: step, inject, device, agent, guest-log, cpu, vector or observation; may be repeated")
+	cmd.Flags().StringVar(&f.from, "from", "", "leave out what was before `TIME`, in seconds (1.25) or with a unit (1250ms)")
+	cmd.Flags().StringVar(&f.to, "to", "", "leave out what was after `TIME`")
+	cmd.Flags().StringVar(&f.vectors, "vector", "", "show the events of these vectors only, a `LIST` such as 0,2-4")
+	cmd.Flags().StringVar(&f.cpus, "cpu", "", "show the events of these CPUs only, a `LIST`: they come and go, and interrupts they are known to have handled")
+	cmd.Flags().BoolVar(&f.each, "each", false, "show each of the events that repeat")
+	cmd.Flags().StringVar(&f.html, "html", "", "write a page with lanes to `FILE`")
+	return cmd
+}
+
+// moment reads seconds, or a duration with its unit; "" is 0.
+func moment(word string) (timeline.Time, error) {
+	if word == "" {
+		return 0, nil
+	}
+	if _, err := strconv.ParseFloat(word, 64); err == nil {
+		word += "s"
+	}
+	d, err := time.ParseDuration(word)
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("%q is no time since the case began: want seconds such as 1.25, or 1250ms", word)
+	}
+	return timeline.Time(d), nil
+}
+
+// numbers reads a list of numbers; "" is nil.
+func numbers(word string) ([]int, error) {
+	if word == "" {
+		return nil, nil
+	}
+	l, err := cpulist.Parse(word)
+	if err == nil && len(l) == 0 {
+		err = errors.New("it is empty")
+	}
+	return l, err
+}

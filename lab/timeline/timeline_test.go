@@ -1,0 +1,451 @@
+package timeline
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/net/html"
+
+	"irqlab/devmodel/trace"
+	"irqlab/devmodel/vfiouser"
+	"irqlab/guestagent/agentapi"
+	"irqlab/lab"
+)
+
+func read(t *testing.T, content string) *Timeline {
+	t.Helper()
+	tl, cut, err := Read("test", strings.NewReader(content))
+	if err != nil || cut {
+		t.Fatalf("cut %v, error %v", cut, err)
+	}
+	return tl
+}
+
+func small(t *testing.T) *Timeline {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("testdata", "small.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return read(t, string(b))
+}
+
+func text(t *testing.T, tl *Timeline, f Filter, each bool) string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := tl.Text(&out, f, each); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// The text of a small case that has one of everything, by hand.
+func TestText(t *testing.T) {
+	t.Parallel()
+	want, err := os.ReadFile(filepath.Join("testdata", "small.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), text(t, small(t), Filter{}, false)); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+}
+
+func TestFilter(t *testing.T) {
+	t.Parallel()
+	tl := small(t)
+	for _, tc := range []struct {
+		what string
+		f    Filter
+		each bool
+		want []string // the times and sources of the rows
+	}{
+		{"CPUs, whoever tells", Filter{Sources: []string{SourceCPU}}, false, []string{"1.600000 guest-log", "1.605000 cpu"}},
+		{"a vector", Filter{Vectors: []int{1}}, false, []string{"0.700000 vector", "1.000000 observation", "1.100100 vector", "1.200000 observation", "2.200100 vector"}},
+		{"a CPU and what it handled", Filter{CPUs: []int{3}}, false, []string{"1.100100 vector", "1.200000 observation", "1.600000 guest-log", "1.605000 cpu"}},
+		{"what lasts into the window", Filter{From: Time(1450 * time.Millisecond), To: Time(1500 * time.Millisecond)}, false, []string{"1.400000 step", "1.410000 inject"}},
+		{"each firing", Filter{Vectors: []int{0}, Sources: []string{SourceVector}}, true, []string{"1.100000 vector", "2.200000 vector", "2.200200 vector", "2.200400 vector"}},
+		{"nothing", Filter{Vectors: []int{9}}, false, nil},
+	} {
+		var got []string
+		for _, r := range rows(tl.items(tc.f), tc.each) {
+			got = append(got, r.T.String()+" "+r.Source)
+		}
+		if d := cmp.Diff(tc.want, got); d != "" {
+			t.Errorf("%s: (-want +got)\n%s", tc.what, d)
+		}
+	}
+}
+
+func TestWriteThenRead(t *testing.T) {
+	t.Parallel()
+	tl := small(t)
+	var out bytes.Buffer
+	if err := tl.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(tl, read(t, out.String())); d != "" {
+		t.Errorf("(-written +read)\n%s", d)
+	}
+}
+
+func TestReadRefuses(t *testing.T) {
+	t.Parallel()
+	const header = `{"irqlab":"timeline","schema":1}` + "\n"
+	for content, want := range map[string]string{
+		"":                               "it is empty",
+		"\n\n":                           "it is empty",
+		`{"irqlab":"timeline","sch`:      "no whole line",
+		"[    0.000000] Linux\n":         "test:1: not a line of a timeline: want one JSON object",
+		`{"schema":1,"cases":[]}` + "\n": "run --out leaves as timeline.jsonl or trace.jsonl",
+		`{"irqlab":"timeline","schema":9}` + "\n":                             "it has schema 9",
+		`{"irqlab":"timeline","schema":1,"cpus":-1}` + "\n":                   "-1 CPUs",
+		header + `{"t":1,"source":"step"}` + "\n":                             "test:2: not a line of a timeline: it has no source or no kind",
+		header + `{"source":"step","kind":"step"}` + "\n":                     "it has no t",
+		header + `{"t":1e300,"source":"step","kind":"step"}` + "\n":           "want seconds",
+		header + `{"t":1,"source":"vector","kind":"x","vector":-1}` + "\n":    "vector -1",
+		header + `{"t":1,"source":"cpu","kind":"x","cpu":100000}` + "\n":      "CPU 100000",
+		header + `{"t":1,"source":"step","kind":"step","for":-1}` + "\n":      "out of range",
+		header + `{"t":1,"source":"step","kind":"step"} {}` + "\n":            "something follows",
+		header + `{"t":1,"kind":"` + strings.Repeat("x", trace.MaxLine) + `"`: "longer than",
+	} {
+		tl, _, err := Read("test", strings.NewReader(content))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.80q: %v, error %v; want %q", content, tl, err, want)
+		}
+	}
+	tl, cut, err := Read("test", strings.NewReader(header+`{"t":1,"source":"step","kind":"step"}`+"\n"+`{"t":2,"sou`))
+	if err != nil || !cut || len(tl.Events) != 1 {
+		t.Errorf("a file cut short: %v, cut %v, error %v", tl, cut, err)
+	}
+}
+
+// A plain trace is a timeline without a guest.
+func TestReadTrace(t *testing.T) {
+	t.Parallel()
+	tl := read(t, `{"t":1000000,"kind":"step","text":"loading mana"}
+{"t":2000000,"kind":"hwc-request","code":1,"text":"QUERY_DEV_CONFIG"}
+{"t":3000000,"kind":"vector-fire","vector":2,"fired":1,"delivered":0}
+{"t":5000000,"kind":"agent-call","microseconds":4000,"failed":0,"text":"module.load"}
+`)
+	want := `A function's trace: what the guest logged is not in it.
+
+ seconds           +  source  event
+0.001000              step    loading mana
+0.001000    0.000000  agent   module.load, 4ms
+0.002000    0.001000  device  hwc-request  QUERY_DEV_CONFIG  (code=1)
+0.003000    0.001000  vector  vector 2 fired; it waits until the vector is enabled
+`
+	if d := cmp.Diff(want, text(t, tl, Filter{}, false)); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+	if step := tl.Events[0]; step.For != Time(2*time.Millisecond) {
+		t.Errorf("the last step lasts %s", step.For)
+	}
+}
+
+func ms(n float64) time.Duration { return time.Duration(n * float64(time.Millisecond)) }
+
+func TestAlign(t *testing.T) {
+	t.Parallel()
+	at := func(host, rtt, guest float64) Pair { return Pair{ms(host - rtt/2), ms(host + rtt/2), ms(guest)} }
+	for _, tc := range []struct {
+		what       string
+		start, end []Pair
+		guest      float64 // in milliseconds …
+		host       float64 // … and where that is
+		err        float64 // and within what
+		ppm        float64
+		excess     float64
+	}{
+		{"one reading", []Pair{at(100, 4, 5000)}, nil, 6000, 1100, 2 + 1, 0, 0},
+		{"only at the end", nil, []Pair{at(100, 4, 5000)}, 5000, 100, 2, 0, 0},
+		{"the shortest way counts", []Pair{at(90, 40, 4985), at(100, 4, 5000)}, nil, 5000, 100, 2, 0, 0},
+		{"between two", []Pair{at(100, 2, 5000)}, []Pair{at(1100, 6, 6010)}, 5505, 600, 3, 10000, 0},
+		{"before the first at the host's rate", []Pair{at(100, 2, 5000)}, []Pair{at(1100, 6, 6010)}, 4000, -900, 3 + 1, 10000, 0},
+		{"after the last likewise", []Pair{at(100, 2, 5000)}, []Pair{at(1100, 6, 6010)}, 7010, 2100, 3 + 1, 10000, 0},
+		{"a reading that contradicts the line", []Pair{at(100, 2, 5000), at(110, 4, 5015)}, []Pair{at(1100, 2, 6000)}, 5500, 600, 1 + 3, 0, 3},
+		{"one that does not", []Pair{at(100, 2, 5000), at(110, 14, 5015)}, []Pair{at(1100, 2, 6000)}, 5500, 600, 1, 0, 0},
+	} {
+		c, err := Align(tc.start, tc.end)
+		if err != nil {
+			t.Errorf("%s: %v", tc.what, err)
+			continue
+		}
+		near := func(a Time, b float64) bool {
+			return max(time.Duration(a)-ms(b), ms(b)-time.Duration(a)) < time.Microsecond
+		}
+		host := c.Host(Time(ms(tc.guest)))
+		if !near(host, tc.host) || !near(c.ErrorAt(host), tc.err) || !near(c.Excess, tc.excess) || max(c.PPM()-tc.ppm, tc.ppm-c.PPM()) > 1 {
+			t.Errorf("%s: %g ms is at %s, within %s, residual %s, %g ppm; clock %+v", tc.what, tc.guest, host, c.ErrorAt(host), c.Excess, c.PPM(), c)
+		}
+	}
+	for what, pairs := range map[string][2][]Pair{
+		"no reading":          {},
+		"a clock that stands": {{at(100, 2, 5000)}, {at(200, 2, 5000)}},
+		"one that goes back":  {{at(100, 2, 5000)}, {at(200, 2, 4000)}},
+	} {
+		if c, err := Align(pairs[0], pairs[1]); err == nil {
+			t.Errorf("%s: %+v", what, c)
+		}
+	}
+}
+
+// slowGuest answers after a while, and stops answering.
+type slowGuest struct {
+	now   time.Duration
+	asked []string
+}
+
+func (g *slowGuest) Mark(_ context.Context, text string) (agentapi.LogRecord, error) {
+	if len(g.asked) == 2 {
+		return agentapi.LogRecord{}, errors.New("gone")
+	}
+	g.asked = append(g.asked, text)
+	g.now += ms(3)
+	r := agentapi.LogRecord{Seconds: 7.000001, Text: text}
+	g.now += ms(2)
+	return r, nil
+}
+
+func TestMeasure(t *testing.T) {
+	t.Parallel()
+	g := &slowGuest{now: ms(10)}
+	pairs, err := Measure(t.Context(), g, func() time.Duration { return g.now }, 3)
+	want := []Pair{{ms(10), ms(15), 7000001 * time.Microsecond}, {ms(15), ms(20), 7000001 * time.Microsecond}}
+	if !slices.Equal(pairs, want) || err == nil || !strings.Contains(err.Error(), "gone") {
+		t.Errorf("pairs %v, error %v", pairs, err)
+	}
+	if g.asked[0] == g.asked[1] {
+		t.Error("two marks are the same")
+	}
+}
+
+// Build leaves out the log of the boot that the snapshot saved, and the lab's own marks; it knows CPUs by the kernel's lines, and gives holds their length.
+func TestBuild(t *testing.T) {
+	t.Parallel()
+	rec := trace.New(0)
+	step, inject := trace.NewKind("step"), trace.NewKind("inject")
+	rec.Note(step, "starting")
+	rec.Note(inject, "query: hold request:QUERY_DEV_CONFIG (occurrence 1)")
+	rec.Record(vfiouser.TraceFire, 3, 1, 1)
+	rec.Note(lab.TraceCPU, "sysfs", 2, 0)
+	rec.Note(inject, "query: released")
+	rec.Note(lab.TraceCall, "cpu.set", 1)
+	events, _ := rec.Events()
+	clock, err := Align([]Pair{{ms(500), ms(502), ms(9000)}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := []agentapi.LogRecord{
+		{Seconds: 8.0, Level: 6, Text: "saved"},
+		{Seconds: 9.0, Level: 7, Text: "irqlab: clock mark 0"},
+		{Seconds: 9.25, Level: 6, Text: "smpboot: CPU 2 is now offline"},
+		{Seconds: 9.5, Level: 6, Text: "smpboot: Booting Node 0 Processor 2 APIC 0x2"},
+	}
+	tl := Build(Header{Guest: Time(ms(300)), End: Time(ms(2000))}, events, log, clock)
+	var got []string
+	for _, e := range tl.Events {
+		s := e.Source + " " + e.Kind
+		if e.Vector != nil {
+			s += " vector"
+		}
+		if e.CPU != nil {
+			s += " cpu"
+		}
+		got = append(got, s)
+	}
+	slices.Sort(got) // the call begins before the others, by as little as they are apart
+	want := []string{"agent agent-call", "cpu cpu cpu", "guest-log cpu-offline cpu", "guest-log cpu-online cpu", "inject inject", "inject inject", "step step", "vector vector-fire vector"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+	for _, e := range tl.Events {
+		switch {
+		case e.Kind == KindOffline && e.T != Time(ms(751)):
+			t.Errorf("the offline line is at %s", e.T)
+		case e.Kind == "step" && e.For != Time(ms(2000))-e.T:
+			t.Errorf("the step lasts %s", e.For)
+		case strings.Contains(e.Text, "hold") && e.For != Time(events[4].T-events[1].T):
+			t.Errorf("the hold lasts %s of %s", e.For, events[4].T-events[1].T)
+		}
+	}
+}
+
+func TestFromConsole(t *testing.T) {
+	t.Parallel()
+	log, err := FromConsole(strings.NewReader("SeaBIOS\r\n[    1.250000] mana 0000:01:00.0: x\r\nirqlab: agent ready\n[ no\n[   10.000001] Kernel panic"))
+	want := []agentapi.LogRecord{{Seconds: 1.25, Level: 5, Text: "mana 0000:01:00.0: x"}, {Seconds: 10.000001, Level: 5, Text: "Kernel panic"}}
+	if err != nil || !slices.Equal(log, want) {
+		t.Errorf("%+v, %v", log, err)
+	}
+}
+
+// What a firing's CPU is said to be follows from counts alone.
+func TestHandlers(t *testing.T) {
+	t.Parallel()
+	seen := func(t, vector, irq, cpu, handled string) string {
+		return `{"t":` + t + `,"source":"observation","kind":"vector-read","vector":` + vector + `,"cpu":` + cpu + `,"fields":{"irq":` + irq + `,"handled":` + handled + `,"effective":1}}` + "\n"
+	}
+	fire := func(t, vector string) string {
+		return `{"t":` + t + `,"source":"vector","kind":"vector-fire","vector":` + vector + `,"fields":{"delivered":1}}` + "\n"
+	}
+	const call = `{"t":1.5,"source":"agent","kind":"agent-call","text":"x"}` + "\n"
+	for what, tc := range map[string]struct {
+		events string
+		want   map[int]int
+	}{
+		"one CPU's count rose":      {seen("1", "0", "30", "2", "5") + fire("2", "0") + seen("3", "0", "30", "2", "6"), map[int]int{1: 2}},
+		"it moved to another":       {seen("1", "0", "30", "2", "0") + fire("2", "0") + seen("3", "0", "30", "2", "0") + seen("3", "0", "30", "3", "1"), map[int]int{1: 3}},
+		"two CPUs' rose":            {seen("1", "0", "30", "2", "5") + fire("2", "0") + seen("3", "0", "30", "1", "1") + seen("3", "0", "30", "2", "6"), map[int]int{}},
+		"none did":                  {seen("1", "0", "30", "2", "5") + fire("2", "0") + seen("3", "0", "30", "2", "5"), map[int]int{}},
+		"another IRQ":               {seen("1", "0", "30", "2", "5") + fire("2", "0") + seen("3", "0", "31", "2", "6"), map[int]int{}},
+		"a count that fell":         {seen("1", "0", "30", "2", "5") + fire("2", "0") + seen("3", "0", "30", "1", "1") + seen("3", "0", "30", "2", "4"), map[int]int{}},
+		"another vector's":          {seen("1", "1", "30", "2", "5") + fire("2", "0") + seen("3", "1", "30", "2", "6"), map[int]int{}},
+		"not observed before":       {fire("2", "0") + seen("3", "0", "30", "2", "6"), map[int]int{}},
+		"nor after":                 {seen("1", "0", "30", "2", "5") + fire("2", "0"), map[int]int{}},
+		"two readings of two CPUs":  {seen("1", "0", "30", "2", "5") + call + seen("1.6", "0", "30", "3", "5") + fire("2", "0") + seen("3", "0", "30", "3", "6"), map[int]int{3: 3}},
+		"the same reading is twice": {seen("1", "0", "30", "2", "5") + seen("1", "0", "30", "2", "5") + fire("2", "0") + seen("3", "0", "30", "2", "6"), map[int]int{2: 2}},
+	} {
+		tl := read(t, `{"irqlab":"timeline","schema":1}`+"\n"+tc.events)
+		if d := cmp.Diff(tc.want, handlers(tl.Events)); d != "" {
+			t.Errorf("%s: (-want +got)\n%s", what, d)
+		}
+	}
+}
+
+func htmlPage(t testing.TB, tl *Timeline, f Filter) string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := tl.HTML(&out, f, false); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// elements counts the page's elements by name, and fails at attributes that could run or fetch anything.
+func elements(t *testing.T, page string) map[string]int {
+	t.Helper()
+	root, err := html.Parse(strings.NewReader(page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := map[string]int{}
+	for e := range root.Descendants() {
+		if e.Type != html.ElementNode {
+			continue
+		}
+		n[e.Data]++
+		for _, a := range e.Attr {
+			if strings.HasPrefix(a.Key, "on") || a.Key == "src" || a.Key == "href" || a.Key == "style" {
+				t.Errorf("<%s> has %s=%q", e.Data, a.Key, a.Val)
+			}
+		}
+	}
+	return n
+}
+
+func TestHTML(t *testing.T) {
+	t.Parallel()
+	tl := small(t)
+	page := htmlPage(t, tl, Filter{})
+	n := elements(t, page)
+	if n["script"] != 1 || n["style"] != 1 || n["link"] != 0 || n["img"] != 0 {
+		t.Errorf("elements %v", n)
+	}
+	for _, want := range []string{">CPU 3</div>", ">vector 1</div>", ">rules</div>", "vector 1 routed to CPU 3, seen from", "CPU 3 online, 0.300000 to 1.600000", "query: hold request", "1.100100  vector 1<"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %q on the page", want)
+		}
+	}
+	// A window in time keeps the state that began before it.
+	window := htmlPage(t, tl, Filter{From: Time(ms(1700)), To: Time(ms(2000)), CPUs: []int{0, 3}})
+	for want, there := range map[string]bool{"CPU 0 online, 0.300000 to 2.000000": true, ">CPU 1</div>": false, "loading mana": false, ">vector 1</div>": true} {
+		if strings.Contains(window, want) != there {
+			t.Errorf("%q on the page of a window: want %v", want, there)
+		}
+	}
+}
+
+// What the guest wrote stays text, wherever it shows.
+func TestHTMLEscapes(t *testing.T) {
+	t.Parallel()
+	const evil = `</title></text></svg><script>alert(1)</script><img src=x onerror=alert(2)>"'&`
+	tl := &Timeline{Header: Header{IRQLab: "timeline", Schema: 1, Case: evil, Notes: []string{evil}}, Events: []Event{
+		{Source: SourceLog, Kind: KindLog, Text: evil, Level: 3}, {Source: SourceStep, Kind: "step", Text: evil, For: 5}, {Source: SourceDevice, Kind: evil},
+		{Source: SourceInject, Kind: "inject", Text: evil, For: 7}, {Source: evil, Kind: evil, Text: evil},
+	}}
+	n := elements(t, htmlPage(t, tl, Filter{}))
+	if n["script"] != 1 || n["img"] != 0 {
+		t.Errorf("elements %v", n)
+	}
+}
+
+// A page of very many events is still one a browser shows.
+func TestHTMLOfManyEvents(t *testing.T) {
+	t.Parallel()
+	rec := trace.New(1 << 17)
+	for i := range uint64(50000) {
+		rec.Record(vfiouser.TraceFire, i%65, i, 1)
+		if i%1000 == 0 {
+			for v := range uint64(65) {
+				rec.Record(lab.TraceRead, v, 30+v, v%16, i, 1, 0)
+			}
+		}
+	}
+	events, _ := rec.Events()
+	for i := range events {
+		events[i].T = time.Duration(i) * 100 * time.Microsecond
+	}
+	page := htmlPage(t, Build(Header{CPUs: 16, End: Time(6 * time.Second)}, events, nil, nil), Filter{})
+	n := elements(t, page)
+	if n["rect"] > 2*maxMarks || n["tr"] > maxRows || len(page) > 16<<20 {
+		t.Errorf("%d marks, %d rows, %d bytes", n["rect"], n["tr"], len(page))
+	}
+	if n["rect"] < 1000 {
+		t.Errorf("%d marks", n["rect"])
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	b, err := os.ReadFile(filepath.Join("testdata", "small.jsonl"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	for _, s := range []string{"", "{", `{"irqlab":"timeline","schema":1}`, `{"t":1,"kind":"vector-fire","vector":1}`, `{"t":-9e18,"kind":"agent-call","microseconds":18446744073709551615}`,
+		`{"t":5,"kind":"vector-read","vector":1,"cpu":4,"effective":1}` + "\n" + `{"t":6,"kind":"cpu","cpu":4,"online":0}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		tl, _, err := Read("fuzz", bytes.NewReader(b))
+		if err != nil {
+			return
+		}
+		var out, plain bytes.Buffer
+		if err := tl.Write(&out); err != nil {
+			t.Fatal(err)
+		}
+		again, cut, err := Read("again", &out)
+		if err != nil || cut || len(again.Events) != len(tl.Events) {
+			t.Fatalf("%d events read back as %v, cut %v: %v", len(tl.Events), again, cut, err)
+		}
+		if err := tl.Text(&plain, Filter{}, true); err != nil {
+			t.Fatal(err)
+		}
+		if lines := bytes.Count(plain.Bytes(), []byte("\n")); lines < len(tl.Events) {
+			t.Errorf("%d events in %d lines", len(tl.Events), lines)
+		}
+		if _, err := html.Parse(strings.NewReader(htmlPage(t, tl, Filter{}))); err != nil {
+			t.Error(err)
+		}
+	})
+}
