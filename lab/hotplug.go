@@ -15,12 +15,13 @@ import (
 
 // UnplugCPU takes a CPU out of the machine through ACPI, and waits until the guest has let it go: it is then neither online nor present.
 //
-// What would abort QEMU, and what no guest can grant (CPU 0, so the last one, too), is refused before QEMU is asked. A guest that says no, as one does while it probes
-// PCI drivers, is a *qemu.CPURefusedError.
+// What would abort QEMU, and what no guest can grant (CPU 0, so the last one, too), is a *machine.HotplugError before QEMU is asked. A guest that says no, as one does
+// while it probes PCI drivers, is a *qemu.CPURefusedError.
 func (vm *VM) UnplugCPU(ctx context.Context, cpu int) error {
 	if err := vm.process.UnplugCPU(ctx, cpu); err != nil {
 		return fmt.Errorf("unplug: %w", err)
 	}
+	vm.Agent.Trace.Note(TraceCPU, "ACPI", uint64(cpu), 0)
 	info, err := vm.Agent.Info(ctx)
 	if err != nil {
 		return fmt.Errorf("unplug: CPU %d: %w", cpu, err)

@@ -42,7 +42,7 @@ func (f *Function) Settle(ctx context.Context, a *Agent, vectors []agentapi.Vect
 	for range settleRounds {
 		above := map[int]uint64{}
 		for i, v := range vectors {
-			above[v.IRQ] = seen.IRQs[i].Total()
+			above[v.IRQ] = seen.IRQs[i].Total
 			if err := f.PCI.Fire(v.Index); err != nil {
 				return seen, fmt.Errorf("vector %d: %w", v.Index, err)
 			}

@@ -192,6 +192,15 @@ func (a *Agent) vectorsOf(address string) ([]agentapi.Vector, error) {
 	return out, nil
 }
 
+func (a *Agent) findFunction(_ context.Context, p agentapi.FindFunctionParams) (agentapi.FunctionInfo, error) {
+	address, err := pci.Find(a.cfg.Root, pci.Match{Vendor: p.Vendor, Device: p.Device})
+	if err != nil {
+		return agentapi.FunctionInfo{}, err
+	}
+	node, err := pci.Node(a.cfg.Root, address)
+	return agentapi.FunctionInfo{Address: address, Node: node, Driver: pci.Driver(a.cfg.Root, address)}, err
+}
+
 func (a *Agent) functionIRQs(_ context.Context, p agentapi.FunctionIRQsParams) (agentapi.AddVectorsResult, error) {
 	v, err := a.vectorsOf(p.Address)
 	return agentapi.AddVectorsResult{Vectors: v}, err

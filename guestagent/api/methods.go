@@ -139,6 +139,19 @@ func (a *Agent) apply(_ context.Context, p agentapi.ApplyParams) (agentapi.Apply
 	return out, nil
 }
 
+// setAffinity writes masks that somebody else has decided on.
+func (a *Agent) setAffinity(_ context.Context, p agentapi.SetAffinityParams) (agentapi.Empty, error) {
+	if err := checkIRQs(len(p.Masks)); err != nil {
+		return agentapi.Empty{}, err
+	}
+	for _, m := range p.Masks {
+		if err := irq.SetAffinity(a.cfg.Root, m.IRQ, m.Mask); err != nil {
+			return agentapi.Empty{}, err
+		}
+	}
+	return agentapi.Empty{}, nil
+}
+
 func (a *Agent) readLog(_ context.Context, p agentapi.LogParams) (agentapi.LogResult, error) {
 	log, err := kmsg.Read(a.cfg.Root.Path("dev/kmsg"), p.After)
 	if p.Below > 0 {

@@ -20,6 +20,7 @@ import (
 
 const (
 	interrupts      = "proc/interrupts"
+	stat            = "proc/stat"
 	defaultAffinity = "proc/irq/default_smp_affinity"
 )
 
@@ -34,7 +35,16 @@ func Read(r kfile.Root) (Table, error) {
 	return ParseInterrupts(b)
 }
 
-// Observe reads the given IRQs. The counts of one observation come from one reading of /proc/interrupts.
+// totals are the interrupts handled so far, by IRQ number. /proc/interrupts cannot tell them: it leaves out what was handled on CPUs that are offline now.
+func totals(r kfile.Root) (Totals, error) {
+	b, err := r.Bytes(stat)
+	if err != nil {
+		return nil, err
+	}
+	return ParseTotals(b)
+}
+
+// Observe reads the given IRQs. The counts of one observation come from one reading of /proc/interrupts, the totals from one of /proc/stat.
 func Observe(r kfile.Root, irqs []int) (agentapi.Observation, error) {
 	online, err := r.CPUs("sys/devices/system/cpu/online")
 	if err != nil {
@@ -44,12 +54,17 @@ func Observe(r kfile.Root, irqs []int) (agentapi.Observation, error) {
 	if err != nil {
 		return agentapi.Observation{}, err
 	}
+	all, err := totals(r)
+	if err != nil {
+		return agentapi.Observation{}, err
+	}
 	out := agentapi.Observation{Online: online, IRQs: make([]agentapi.IRQ, 0, len(irqs))}
 	for _, n := range irqs {
 		o, err := observeOne(r, table, n)
 		if err != nil {
 			return agentapi.Observation{}, err
 		}
+		o.Total = all.Of(n)
 		out.IRQs = append(out.IRQs, o)
 	}
 	return out, nil
@@ -104,30 +119,37 @@ func Await(ctx context.Context, r kfile.Root, above map[int]uint64) (agentapi.Ob
 	start := time.Now()
 	irqs := slices.Sorted(maps.Keys(above))
 	for {
-		table, err := Read(r)
+		all, err := totals(r)
 		if err != nil {
 			return agentapi.Observation{}, err
 		}
-		var still []string
-		for _, n := range irqs {
-			row, ok := table.Rows[n]
-			if !ok {
-				return agentapi.Observation{}, notFound(n)
-			}
-			if total := (agentapi.IRQ{Counts: row.Counts}).Total(); total <= above[n] {
-				still = append(still, fmt.Sprintf("IRQ %d (%s) at %d", n, row.Action, total))
-			}
-		}
+		still := slices.DeleteFunc(slices.Clone(irqs), func(n int) bool { return all.Of(n) > above[n] })
 		if len(still) == 0 {
 			return Observe(r, irqs)
 		}
 		select {
 		case <-ctx.Done():
-			return agentapi.Observation{}, fault.New(agentapi.CodeTimeout, "no new interrupt within %s on %s: %w",
-				time.Since(start).Round(time.Millisecond), strings.Join(still, ", "), ctx.Err())
+			return agentapi.Observation{}, late(r, still, all, time.Since(start), ctx.Err())
 		case <-time.After(pollEvery):
 		}
 	}
+}
+
+// late says which IRQs did not move, by the names of those that handle them.
+func late(r kfile.Root, still []int, all Totals, after time.Duration, why error) error {
+	table, err := Read(r)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, n := range still {
+		row, ok := table.Rows[n]
+		if !ok {
+			return notFound(n)
+		}
+		names = append(names, fmt.Sprintf("IRQ %d (%s) at %d", n, row.Action, all.Of(n)))
+	}
+	return fault.New(agentapi.CodeTimeout, "no new interrupt within %s on %s: %w", after.Round(time.Millisecond), strings.Join(names, ", "), why)
 }
 
 // SetAffinity requests a mask for an IRQ. With plain PCI-MSI the kernel may only mark the move as pending until the next interrupt.

@@ -182,6 +182,57 @@ func tree(t *testing.T, files map[string]string) kfile.Root {
 	return kfile.Root(root)
 }
 
+// stats is /proc/stat with the totals of a /proc/interrupts; on CPUs that are offline, away more interrupts were handled of each IRQ.
+func stats(table string, away uint64) string {
+	t, err := ParseInterrupts([]byte(table))
+	if err != nil {
+		panic(err)
+	}
+	var b strings.Builder
+	b.WriteString("cpu  84 0 345\ncpu0 84 0 345\nintr 12345")
+	for n := range slices.Max(slices.Collect(maps.Keys(t.Rows))) + 1 {
+		var sum uint64
+		for _, c := range t.Rows[n].Counts {
+			sum += c
+		}
+		if sum > 0 {
+			sum += away
+		}
+		b.WriteString(" " + strconv.FormatUint(sum, 10))
+	}
+	return b.String() + "\nctxt 1990473\nsoftirq 1 2 3\n"
+}
+
+func TestParseTotals(t *testing.T) {
+	got, err := ParseTotals([]byte(stats(sample, 2)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, want := range map[int]uint64{0: 74, 24: 0, 28: 50, 29: 4, 33: 0, -1: 0} {
+		if got.Of(n) != want {
+			t.Errorf("IRQ %d: %d, want %d", n, got.Of(n), want)
+		}
+	}
+	for in, want := range map[string]string{"": "no line", "intrx 1 2\n": "no line", "cpu 1\nintr 5 1 x\n": `IRQ 1: "x"`, "intr 5 -1": `IRQ 0: "-1"`} {
+		if _, err := ParseTotals([]byte(in)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: error %v, want one with %q", in, err, want)
+		}
+	}
+	if got, err := ParseTotals([]byte("intr 0\n")); err != nil || len(got) != 0 {
+		t.Errorf("no IRQs: %v, %v", got, err)
+	}
+}
+
+func FuzzParseTotals(f *testing.F) {
+	f.Add([]byte(stats(sample, 0)))
+	f.Add([]byte("intr 1 2 3"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if got, err := ParseTotals(b); err == nil && len(got) > len(b) {
+			t.Fatalf("%d totals in %d bytes", len(got), len(b))
+		}
+	})
+}
+
 func irqFiles(files map[string]string, n int, affinity, effective, hint string) {
 	d := "proc/irq/" + strconv.Itoa(n) + "/"
 	files[d+"smp_affinity_list"] = affinity + "\n"
@@ -191,7 +242,7 @@ func irqFiles(files map[string]string, n int, affinity, effective, hint string) 
 }
 
 func TestObserve(t *testing.T) {
-	files := map[string]string{"proc/interrupts": sample, "sys/devices/system/cpu/online": "0-3\n"}
+	files := map[string]string{"proc/interrupts": sample, "proc/stat": stats(sample, 2), "sys/devices/system/cpu/online": "0-3\n"}
 	irqFiles(files, 28, "2", "3", "4")
 	irqFiles(files, 29, "0-3", "0", "0")
 	o, err := Observe(tree(t, files), []int{29, 28})
@@ -205,7 +256,7 @@ func TestObserve(t *testing.T) {
 	if hwc.IRQ != 29 || hwc.Pending() || hwc.Hint != nil || hwc.Node != 1 || hwc.Action != "vfio-msix[0](0000:81:00.0)" {
 		t.Errorf("%+v", hwc)
 	}
-	if !q.Pending() || q.Hint.String() != "2" || q.Total() != 48 {
+	if !q.Pending() || q.Hint.String() != "2" || q.Counts[2] != 41 || q.Total != 50 {
 		t.Errorf("%+v", q)
 	}
 	for _, n := range []int{99, 30} { // not in the table; in it without /proc/irq files: freed in between
@@ -217,7 +268,7 @@ func TestObserve(t *testing.T) {
 }
 
 func TestAwait(t *testing.T) {
-	files := map[string]string{"proc/interrupts": sample, "sys/devices/system/cpu/online": "0-3\n"}
+	files := map[string]string{"proc/interrupts": sample, "proc/stat": stats(sample, 0), "sys/devices/system/cpu/online": "0-3\n"}
 	irqFiles(files, 28, "2", "2", "0")
 	irqFiles(files, 29, "0", "0", "0")
 	r := tree(t, files)
@@ -235,10 +286,10 @@ func TestAwait(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		moved := strings.Replace(sample, " 29:          2 ", " 29:          3 ", 1)
 		tmp := r.Path("proc/new")
-		_ = os.WriteFile(tmp, []byte(moved), 0o644)
-		_ = os.Rename(tmp, r.Path("proc/interrupts"))
+		_ = os.WriteFile(tmp, []byte(stats(moved, 0)), 0o644)
+		_ = os.Rename(tmp, r.Path("proc/stat"))
 	}()
-	if o, err := Await(t.Context(), r, map[int]uint64{29: 2}); err != nil || o.IRQs[0].Total() != 3 {
+	if o, err := Await(t.Context(), r, map[int]uint64{29: 2}); err != nil || o.IRQs[0].Total != 3 {
 		t.Errorf("moving: %+v, %v", o, err)
 	}
 }

@@ -4,6 +4,7 @@ package irq
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -28,6 +29,38 @@ type Row struct {
 type Table struct {
 	CPUs []int // the columns: online CPUs
 	Rows map[int]Row
+}
+
+// Totals are the interrupts handled so far, by IRQ number.
+type Totals []uint64
+
+// Of is an IRQ's total; 0 for one there is not.
+func (t Totals) Of(n int) uint64 {
+	if n < 0 || n >= len(t) {
+		return 0
+	}
+	return t[n]
+}
+
+// ParseTotals reads the line "intr SUM IRQ0 IRQ1 …" of /proc/stat (fs/proc/stat.c), which counts what was handled on every possible CPU.
+func ParseTotals(data []byte) (Totals, error) {
+	for line := range bytes.Lines(data) {
+		rest, ok := bytes.CutPrefix(line, []byte("intr "))
+		if !ok {
+			continue
+		}
+		_, counts, _ := strings.Cut(strings.TrimSpace(string(rest)), " ")
+		var t Totals
+		for f := range strings.FieldsSeq(counts) {
+			n, err := strconv.ParseUint(f, 10, 64)
+			if err != nil || len(t) > MaxIRQ {
+				return nil, fmt.Errorf("/proc/stat: IRQ %d: %q is not a count", len(t), f)
+			}
+			t = append(t, n)
+		}
+		return t, nil
+	}
+	return nil, errors.New("/proc/stat: no line about interrupts")
 }
 
 // hwirqField is the chip's number joined with the flow handler's name, "3-edge"; it parts chip from action.

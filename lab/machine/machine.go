@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -290,19 +289,31 @@ func (m Machine) NodeMemory() []int64 {
 // Threaded reports whether every vCPU has a host thread of its own. TCG shares one thread between all vCPUs of a large guest.
 func (m Machine) Threaded() bool { return m.Accel == KVM || m.Shape.CPUs() <= maxThreaded }
 
+// HotplugError tells why a CPU cannot be unplugged or plugged in, found before QEMU was asked.
+type HotplugError struct {
+	CPU int
+	Why string
+}
+
+func (e *HotplugError) Error() string { return fmt.Sprintf("CPU %d: %s", e.CPU, e.Why) }
+
+func hotplugErrorf(cpu int, format string, args ...any) error {
+	return &HotplugError{CPU: cpu, Why: fmt.Sprintf(format, args...)}
+}
+
 // CheckUnplug returns nil if a CPU of this machine can be unplugged through QMP's device_del, else why not, before it would abort QEMU or come to nothing.
 // Taking a CPU offline inside the guest works in every machine.
 func (m Machine) CheckUnplug(cpu int) error {
 	switch last := m.Shape.CPUs() - 1; {
 	case cpu < 0 || cpu > last:
-		return fmt.Errorf("CPU %d: the machine has CPUs 0 to %d", cpu, last)
+		return hotplugErrorf(cpu, "the machine has CPUs 0 to %d", last)
 	case cpu == 0 && last == 0:
-		return errors.New("CPU 0: the machine's only CPU cannot be unplugged")
+		return hotplugErrorf(cpu, "the machine's only CPU cannot be unplugged")
 	case cpu == 0:
-		return fmt.Errorf("CPU 0: no x86 kernel lets the boot CPU go: unplug one of 1 to %d", last)
+		return hotplugErrorf(cpu, "no x86 kernel lets the boot CPU go: unplug one of 1 to %d", last)
 	case !m.Threaded():
-		return fmt.Errorf("CPU %d: %d vCPUs share one TCG thread, and QEMU aborts when such a vCPU is unplugged: use at most %d vCPUs, or KVM, or take the CPU offline in the guest",
-			cpu, last+1, maxThreaded)
+		return hotplugErrorf(cpu, "%d vCPUs share one TCG thread, and QEMU aborts when such a vCPU is unplugged: use at most %d vCPUs, or KVM, or take the CPU offline in the guest",
+			last+1, maxThreaded)
 	}
 	return nil
 }
@@ -322,8 +333,8 @@ func (m Machine) CheckReplug(cpu, done int) error {
 		return err
 	}
 	if most := m.Replugs(); done >= most {
-		return fmt.Errorf("CPU %d: the machine has headroom to plug in %d CPUs, and %d were: QEMU aborts at one more; plan for it before the start (a case's replug steps do, as does lab.Config.Replugs)",
-			cpu, most, done)
+		return hotplugErrorf(cpu, "the machine has headroom to plug in %d CPUs, and %d were: QEMU aborts at one more; plan for it before the start (a case's replug steps do, as does lab.Config.Replugs)",
+			most, done)
 	}
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/digitalocean/go-qemu/qmp"
+
+	"irqlab/lab/machine"
 )
 
 // hotplugTimeout is how long the guest may take to answer a request to eject or to accept a CPU: an idle one takes a tenth of a second, and a busy machine many times that.
@@ -83,7 +85,7 @@ func answered(e qmp.Event, cpu int, source uint32) (status uint32, ok bool) {
 	return uint32(what), ok && uint32(what) != ostEjectInProgress
 }
 
-// UnplugCPU asks the guest, through ACPI, to eject a CPU, and waits until it has. What would abort QEMU, or what no guest can grant, is refused before QEMU is asked.
+// UnplugCPU asks the guest, through ACPI, to eject a CPU, and waits until it has. What would abort QEMU, or what no guest can grant, is a *machine.HotplugError before QEMU is asked.
 // A guest that says no is a *CPURefusedError.
 func (p *Process) UnplugCPU(ctx context.Context, cpu int) error {
 	if err := p.machine.CheckUnplug(cpu); err != nil {
@@ -97,7 +99,7 @@ func (p *Process) UnplugCPU(ctx context.Context, cpu int) error {
 	}
 	path := slots[cpu].QOMPath
 	if path == "" {
-		return fmt.Errorf("CPU %d: unplugged already", cpu)
+		return &machine.HotplugError{CPU: cpu, Why: "unplugged already"}
 	}
 	since := p.eventCount()
 	if err := p.QMP(ctx, "device_del", map[string]any{"id": path}, nil); err != nil {
@@ -106,8 +108,8 @@ func (p *Process) UnplugCPU(ctx context.Context, cpu int) error {
 	return p.hotplugAnswer(ctx, since, cpu, ostEjectRequest)
 }
 
-// PlugCPU puts a CPU back that was unplugged, and waits until the guest has taken it; it is then present and not online. What would abort QEMU is refused before QEMU
-// is asked: under TCG every re-plug takes some of the machine's headroom.
+// PlugCPU puts a CPU back that was unplugged, and waits until the guest has taken it; it is then present and not online. What would abort QEMU is a *machine.HotplugError
+// before QEMU is asked: under TCG every re-plug takes some of the machine's headroom.
 func (p *Process) PlugCPU(ctx context.Context, cpu int) error {
 	p.hotplug.Lock()
 	defer p.hotplug.Unlock()
@@ -119,7 +121,7 @@ func (p *Process) PlugCPU(ctx context.Context, cpu int) error {
 		return err
 	}
 	if slots[cpu].QOMPath != "" {
-		return fmt.Errorf("CPU %d: not unplugged", cpu)
+		return &machine.HotplugError{CPU: cpu, Why: "not unplugged"}
 	}
 	since := p.eventCount()
 	p.replugs++
@@ -138,7 +140,7 @@ func (p *Process) PlugCPU(ctx context.Context, cpu int) error {
 func (p *Process) hotplugAnswer(ctx context.Context, since, cpu int, source uint32) error {
 	what := map[uint32]string{ostEjectRequest: "eject", ostDeviceCheck: "take"}[source]
 	timed, cancel := context.WithTimeoutCause(ctx, hotplugTimeout,
-		fmt.Errorf("CPU %d: the guest neither agreed nor refused to %s it within %s: does it handle ACPI CPU hotplug?", cpu, what, hotplugTimeout))
+		fmt.Errorf("CPU %d: the guest neither agreed nor refused to %s it within %s (does it handle ACPI CPU hotplug?): %w", cpu, what, hotplugTimeout, context.DeadlineExceeded))
 	defer cancel()
 	e, err := p.waitEvent(timed, since, func(e qmp.Event) bool {
 		_, ok := answered(e, cpu, source)
