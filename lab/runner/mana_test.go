@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"irqlab/images"
+	"irqlab/lab"
 	"irqlab/scenarios"
 	"irqlab/scenarios/result"
 )
@@ -35,7 +36,7 @@ func drive(t *testing.T, o scenarios.Overrides) (result.Case, string) {
 		t.Fatal(err)
 	}
 	out := t.TempDir()
-	rep, err := Run(ctx, cases, Options{Cache: cache, Out: out, Timeout: caseTime})
+	rep, err := Run(ctx, cases, Options{Cache: cache, Out: out, Timeout: caseTime, Start: lab.StartAuto})
 	if err != nil || len(rep.Cases) != 1 {
 		t.Fatalf("%d results: %v", len(rep.Cases), err)
 	}
