@@ -96,6 +96,9 @@ func TestShippedAgainstModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, c := range cases {
+			if c.Steps != nil {
+				continue // CPUs come and go: the model is of a machine that stays as it is
+			}
 			if len(c.Pressure.Neighbours()) > 0 {
 				c.drop("neighbours' vectors are not in the model", aspectPlacement)
 			}

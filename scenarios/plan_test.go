@@ -236,7 +236,8 @@ func TestPlanErrors(t *testing.T) {
 }
 
 func TestShipped(t *testing.T) {
-	want := []string{"low-vcpu", "alternatives", "device-node", "low-vcpu-driver", "offline-before", "vector-boundary"}
+	want := []string{"low-vcpu", "alternatives", "device-node", "low-vcpu-driver", "offline-before", "unplug-after", "unplug-during-probe", "unplug-during-reset", "unplug-storm",
+		"vector-boundary"}
 	if got := Shipped(); !slices.Equal(got, want) {
 		t.Errorf("Shipped() = %v, want %v", got, want)
 	}
@@ -250,7 +251,11 @@ func TestShipped(t *testing.T) {
 			t.Errorf("%s: %v, notes %v", name, err, notes)
 		}
 		for _, c := range cases {
-			if c.Expect.Settled == nil || c.Expect.Settled.QueueMasks == nil {
+			tells := c.Expect.Settled != nil && c.Expect.Settled.QueueMasks != nil
+			for s := range allSteps(c.Steps) {
+				tells = tells || s.Refused != "" || s.Verb == VerbStorm || s.Expect != nil && !s.Expect.empty()
+			}
+			if !tells {
 				t.Errorf("%s, %s: expects nothing that a wrong kernel fails", name, c.Name)
 			}
 		}
