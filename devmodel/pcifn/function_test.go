@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"irqlab/devmodel/inject"
 	"irqlab/devmodel/vfiouser"
 )
 
@@ -344,7 +345,7 @@ func TestBus(t *testing.T) {
 
 // TestNoAllocations is not parallel.
 func TestNoAllocations(t *testing.T) {
-	f, p := newTestFunction(t, Config{})
+	f, p, c := ruled(t, inject.Rule{Step: "register-read@0x28", Action: inject.Alter, Field: "value"}) // for another register
 	b := make([]byte, 8)
 	if n := testing.AllocsPerRun(200, func() {
 		p.sizes = p.sizes[:0]
@@ -353,10 +354,14 @@ func TestNoAllocations(t *testing.T) {
 		_ = f.ReadRegion(4, 0x800, b)
 		_ = f.ReadRegion(7, 0, b)
 		_ = f.WriteRegion(7, 4, b[:2])
+		_ = f.Fire(1)
 		p.bus.Raise(1)
 		p.bus.Raise(99)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+	if c.Count("register-read") == 0 || c.States()[0].Reached {
+		t.Errorf("%d reads, rule %+v", c.Count("register-read"), c.States()[0])
 	}
 }
 
