@@ -22,6 +22,7 @@ import (
 	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/api"
 	"irqlab/guestagent/child"
+	"irqlab/guestagent/cpu"
 	"irqlab/guestagent/fault"
 	"irqlab/guestagent/kfile"
 	"irqlab/guestagent/link"
@@ -90,6 +91,9 @@ func run(ctx context.Context) error {
 	go reaper.Run(ctx)
 
 	root := kfile.Root("/")
+	if err := cpu.OnlinePresent(root); err != nil { // before there are drivers that share something out among the CPUs
+		return err
+	}
 	modules, err := newLoader(root)
 	if err != nil {
 		return err

@@ -24,6 +24,9 @@ const (
 // User is the only user name the agent's SSH server accepts.
 const User = "root"
 
+// OnlineWord on the kernel's command line has the agent bring up every CPU that is present, before it does anything else.
+const OnlineWord = "irqlab.online"
+
 // ReadyMessage is what the agent prints on the console once it serves.
 const ReadyMessage = "irqlab: agent ready"
 

@@ -139,3 +139,25 @@ func SetOnline(r kfile.Root, id int, up bool) (cpulist.List, error) {
 	}
 	return Online(r)
 }
+
+// OnlinePresent brings up, one after the other, all CPUs that are present, if the kernel's command line has agentapi.OnlineWord.
+func OnlinePresent(r kfile.Root) error {
+	cmdline, err := r.String("proc/cmdline")
+	if err != nil || !slices.Contains(strings.Fields(cmdline), agentapi.OnlineWord) {
+		return err
+	}
+	present, err := r.CPUs(cpuDir, "present")
+	if err != nil {
+		return err
+	}
+	online, err := Online(r)
+	if err != nil {
+		return err
+	}
+	for _, id := range present.Minus(online) {
+		if err := r.Write("1", dir(id), "online"); err != nil {
+			return fmt.Errorf("CPU %d: going online: %w", id, err)
+		}
+	}
+	return nil
+}

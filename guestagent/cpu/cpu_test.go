@@ -120,6 +120,35 @@ func TestSetOnline(t *testing.T) {
 	}
 }
 
+func TestOnlinePresent(t *testing.T) {
+	for _, tt := range []struct{ cmdline, cpu3 string }{{"quiet irqlab.online", "1"}, {"irqlab.online=no quiet", "0"}} {
+		r := guest(t)
+		for path, content := range map[string]string{"proc/cmdline": tt.cmdline, dir(2) + "/online": "untouched", dir(3) + "/online": "0"} {
+			if err := os.MkdirAll(filepath.Dir(r.Path(path)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(r.Path(path), []byte(content+"\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := OnlinePresent(r); err != nil {
+			t.Errorf("%s: %v", tt.cmdline, err)
+		}
+		if s, _ := r.String(dir(3), "online"); s != tt.cpu3 {
+			t.Errorf("%s: cpu3/online = %q", tt.cmdline, s)
+		}
+		if s, _ := r.String(dir(2), "online"); s != "untouched" {
+			t.Errorf("%s: cpu2/online = %q", tt.cmdline, s)
+		}
+		if err := os.Remove(r.Path(dir(3), "online")); err != nil {
+			t.Fatal(err)
+		}
+		if err := OnlinePresent(r); (err != nil) != (tt.cpu3 == "1") {
+			t.Errorf("%s: a CPU that does not go online: %v", tt.cmdline, err)
+		}
+	}
+}
+
 func TestErrnoCrosses(t *testing.T) {
 	err := fmt.Errorf("CPU 2: going offline: %w", &os.PathError{Op: "write", Path: "x", Err: syscall.EBUSY})
 	if r := fault.Reply(err); r.Code != agentapi.CodeRefused || syscall.Errno(r.Errno) != syscall.EBUSY {

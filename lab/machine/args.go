@@ -2,6 +2,7 @@ package machine
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -65,7 +66,9 @@ func (m Machine) platform(a *args) {
 		// qemu64 is the x86-64 baseline, all that a kernel and Go binaries need, and the cheapest to emulate. x2APIC saves an exit per interrupt;
 		// RDRAND seeds the guest's random numbers at boot, so that the agent's first key exchange does not wait and no device is needed for it.
 		// Of an Intel CPU every kernel asks which threads and caches are shared; of an AMD one this old, 6.1 takes every thread for a core.
-		cpu := []string{"qemu64", "vendor=GenuineIntel", "+x2apic", "+rdrand"}
+		// Of this model the kernel knows that its TSC is constant, and times the delay loop once instead of once per CPU. Saying so by +invtsc would
+		// forbid to save the state.
+		cpu := []string{"qemu64", "vendor=GenuineIntel", "family=6", "model=23", "+x2apic", "+rdrand"}
 		if m.nodesCutSockets() {
 			cpu = append(cpu, "l3-cache=off") // the kernel warns of a cache that spans nodes
 		}
@@ -253,6 +256,11 @@ func (m Machine) KernelCommandLine() string {
 		if !m.Threaded() {
 			// vCPUs that take turns are late by design; the detectors shall find hangs, not that.
 			words = append(words, "rcupdate.rcu_cpu_stall_timeout=120", "watchdog_thresh=60")
+			if !slices.ContainsFunc(m.Cmdline, func(word string) bool { return strings.HasPrefix(word, "maxcpus=") }) {
+				// Until the kernel has chosen a clock source, near the end of its boot, every online CPU ticks 250 times a second, and a large guest does
+				// little else (docs/performance.md, "Many CPUs"). So it boots on one CPU, and the agent brings up the others before anything else.
+				words = append(words, "maxcpus=1", agentapi.OnlineWord)
+			}
 		}
 	}
 	if m.Verbose {

@@ -33,7 +33,7 @@ func TestArgsWhole(t *testing.T) {
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
 		"-machine", "q35,sata=off,smbus=off,usb=off,i8042=off,vmport=off",
 		"-accel", "tcg,thread=multi",
-		"-cpu", "qemu64,vendor=GenuineIntel,+x2apic,+rdrand",
+		"-cpu", "qemu64,vendor=GenuineIntel,family=6,model=23,+x2apic,+rdrand",
 		"-smp", "cpus=4,maxcpus=4,sockets=1,cores=2,threads=2",
 		"-m", "512M",
 		"-object", "memory-backend-memfd,id=ram0,size=512M,share=on",
@@ -62,6 +62,8 @@ func TestArgsWhole(t *testing.T) {
 }
 
 func TestArgsOfOddMachines(t *testing.T) {
+	const many = "console=ttyS0 earlycon=uart8250,io,0x3f8 panic=-1 unknown_nmi_panic panic_print=0x40 cryptomgr.notests=1 intel_iommu=on iommu=pt" +
+		" vfio_iommu_type1.allow_unsafe_interrupts=1 tsc=reliable mitigations=off nokaslr no_timer_check rcupdate.rcu_cpu_stall_timeout=120 watchdog_thresh=60"
 	sh := func(sockets, cores, threads, nodes, mib int) Shape {
 		return Shape{Sockets: sockets, Cores: cores, Threads: threads, Nodes: nodes, MemoryMiB: mib}
 	}
@@ -81,7 +83,7 @@ func TestArgsOfOddMachines(t *testing.T) {
 			name:   "a node per socket",
 			change: func(m *Machine) { m.Shape = sh(2, 2, 2, 2, 1024) },
 			has: []string{
-				"-cpu qemu64,vendor=GenuineIntel,+x2apic,+rdrand",
+				"-cpu qemu64,vendor=GenuineIntel,family=6,model=23,+x2apic,+rdrand",
 				"-object memory-backend-memfd,id=ram1,size=512M,share=on",
 				"-numa node,nodeid=0,cpus=0-3,memdev=ram0", "-numa node,nodeid=1,cpus=4-7,memdev=ram1",
 				"-numa dist,src=0,dst=0,val=10", "-numa dist,src=0,dst=1,val=20", "-numa dist,src=1,dst=0,val=20", "-numa dist,src=1,dst=1,val=10",
@@ -91,7 +93,7 @@ func TestArgsOfOddMachines(t *testing.T) {
 			name:   "uneven nodes hold whole cores and the memory's remainder",
 			change: func(m *Machine) { m.Shape = sh(1, 3, 2, 2, 515) },
 			has: []string{
-				"-cpu qemu64,vendor=GenuineIntel,+x2apic,+rdrand,l3-cache=off",
+				"-cpu qemu64,vendor=GenuineIntel,family=6,model=23,+x2apic,+rdrand,l3-cache=off",
 				"-numa node,nodeid=0,cpus=0-1,memdev=ram0", "-numa node,nodeid=1,cpus=2-5,memdev=ram1",
 				"-object memory-backend-memfd,id=ram0,size=258M,share=on", "-object memory-backend-memfd,id=ram1,size=257M,share=on",
 			},
@@ -99,7 +101,7 @@ func TestArgsOfOddMachines(t *testing.T) {
 		{
 			name:   "more nodes than sockets",
 			change: func(m *Machine) { m.Shape = sh(1, 4, 1, 4, 512) },
-			has:    []string{"-cpu qemu64,vendor=GenuineIntel,+x2apic,+rdrand,l3-cache=off", "-numa node,nodeid=3,cpus=3,memdev=ram3", "-numa dist,src=3,dst=0,val=20"},
+			has:    []string{"-cpu qemu64,vendor=GenuineIntel,family=6,model=23,+x2apic,+rdrand,l3-cache=off", "-numa node,nodeid=3,cpus=3,memdev=ram3", "-numa dist,src=3,dst=0,val=20"},
 		},
 		{
 			name:   "own distances",
@@ -110,12 +112,17 @@ func TestArgsOfOddMachines(t *testing.T) {
 			name:   "16 CPUs are the most that get a thread each",
 			change: func(m *Machine) { m.Shape = sh(1, 8, 2, 1, 1024) },
 			has:    []string{"-accel tcg,thread=multi"},
-			lacks:  []string{"rcu_cpu_stall_timeout"},
+			lacks:  []string{"rcu_cpu_stall_timeout", "maxcpus=1 "},
 		},
 		{
 			name:   "128 CPUs",
 			change: func(m *Machine) { m.Shape = sh(2, 32, 2, 2, 2048) },
-			has:    []string{"-accel tcg,thread=single", "-numa node,nodeid=1,cpus=64-127,memdev=ram1"},
+			has:    []string{"-accel tcg,thread=single", "-numa node,nodeid=1,cpus=64-127,memdev=ram1", "-append " + many + " maxcpus=1 irqlab.online loglevel=5"},
+		},
+		{
+			name:   "128 CPUs, the number to boot on given",
+			change: func(m *Machine) { m.Shape, m.Cmdline = sh(2, 32, 2, 2, 2048), []string{"maxcpus=4"} },
+			has:    []string{"-append " + many + " loglevel=5 maxcpus=4"},
 		},
 		{
 			name:   "room to plug CPUs again",
