@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"irqlab/guestagent/agentapi"
 	"irqlab/lab"
@@ -16,7 +15,6 @@ import (
 const (
 	keptEvents    = 1 << 17 // of a case's trace that goes into a file, the newest ones: 10 MiB
 	clockReadings = 3       // of the guest's clock, at each end of a case: each costs an emulated guest some milliseconds
-	lastQuestion  = 5 * time.Second
 )
 
 // guestClock is what the guest tells for the timeline.
@@ -48,7 +46,7 @@ func (e *experiment) askGuest(ctx context.Context) {
 	if e.opts.Out == "" || e.vm.Agent == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, lastQuestion, fmt.Errorf("the guest did not answer within %s", lastQuestion))
+	ctx, cancel := context.WithTimeoutCause(ctx, diagnosis, fmt.Errorf("the guest did not answer within %s", diagnosis))
 	defer cancel()
 	var err error
 	if e.guest.end, err = timeline.Measure(ctx, e.vm.Agent, e.trace.Now, clockReadings); err == nil {

@@ -50,7 +50,8 @@ func source(kind string) string {
 }
 
 // Build makes a case's timeline of what was traced and what the guest logged. The header is completed: with the clock the log was aligned by, and notes on what is
-// missing. Lines from before the guest began to run are those of the boot that its snapshot saved, and not of this case. A nil clock keeps the log out.
+// missing. Lines from before the guest began to run are those of the boot that its snapshot saved, and not of this case; a guest without a snapshot began with its first
+// line. A nil clock keeps the log out.
 func Build(h Header, events []trace.Event, log []agentapi.LogRecord, clock *Clock) *Timeline {
 	tl := &Timeline{Header: h}
 	for _, e := range events {
@@ -63,6 +64,9 @@ func Build(h Header, events []trace.Event, log []agentapi.LogRecord, clock *Cloc
 	}
 	if clock != nil {
 		tl.Header.Clock = clock
+		if h.Guest == 0 && len(log) > 0 {
+			tl.Header.Guest = max(0, clock.Host(Time(stamp(log[0]))))
+		}
 		for _, r := range log {
 			if e := fromLog(r, clock); !strings.HasPrefix(r.Text, markText) && e.T+clock.ErrorAt(e.T) >= h.Guest {
 				tl.Events = append(tl.Events, e)

@@ -21,25 +21,26 @@ func (p Pair) middle() time.Duration { return p.Sent + (p.Received-p.Sent)/2 }
 // half is how far off that can be.
 func (p Pair) half() time.Duration { return (p.Received - p.Sent + 1) / 2 }
 
-// growth is how much the guest's clock is taken to gain or lose at most where it was not measured, as a part of the time: a guest calibrates its emulated TSC to within
-// a few hundred millionths.
-const growth = 1e-3
+// growth is how much the guest's clock is taken to gain or lose at most where it was not measured, as a part of the time. A guest calibrates its emulated TSC while it
+// boots, and on a busy host it is off by some thousandths.
+const growth = 5e-3
 
-// Clock takes a guest's log clock to the host's: exactly so at From and at To, and on the straight line between them; before and after at the host's own rate.
+// Clock takes a guest's log clock to the host's: exactly so at From and at To, and on the straight line between them.
 type Clock struct {
-	From   Time    `json:"from"`                 // of the first measurement, on the host's clock
-	Guest  Time    `json:"guest"`                // what the guest's clock read then
-	To     Time    `json:"to"`                   // of the last one; From: there was only one
-	Rate   float64 `json:"rate"`                 // host seconds in a second of the guest
-	Error  Time    `json:"error"`                // a log line between From and To happened within this of its t
-	Growth float64 `json:"error_growth"`         // before and after, the error grows by this part of the distance
-	Excess Time    `json:"residual"`             // part of Error: by how much the readings between the two contradict the line
-	Pairs  int     `json:"readings"`             // how many readings there are
-	Other  string  `json:"unmeasured,omitempty"` // why there is no second measurement
+	From   Time    `json:"from"`         // of the first measurement, on the host's clock
+	Guest  Time    `json:"guest"`        // what the guest's clock read then
+	To     Time    `json:"to"`           // of the last one; From: there was only one
+	Rate   float64 `json:"rate"`         // host seconds in a second of the guest
+	Beyond float64 `json:"rate_beyond"`  // the same before From and after To: Rate if that is known well enough, or 1
+	Error  Time    `json:"error"`        // a log line between From and To happened within this of its t
+	Growth float64 `json:"error_growth"` // before and after, the error grows by this part of the distance
+	Excess Time    `json:"residual"`     // part of Error: by how much the readings between the two contradict the line
+	Pairs  int     `json:"readings"`     // how many readings there are
 }
 
 // Align fits a clock to readings taken at the start of a case and at its end. Of each lot the one with the shortest way to the guest and back counts; the others say
-// how well the line between the two fits. Without a reading at the end the guest's clock is taken to run as the host's.
+// how well the line between the two fits. Without a reading at the end, or beyond two that are
+// too near each other to tell, the guest's clock is taken to run as the host's.
 func Align(start, end []Pair) (*Clock, error) {
 	if len(start) == 0 {
 		start, end = end, nil
@@ -48,7 +49,7 @@ func Align(start, end []Pair) (*Clock, error) {
 		return nil, fmt.Errorf("the guest's clock was never read")
 	}
 	a := shortest(start)
-	c := &Clock{From: Time(a.middle()), To: Time(a.middle()), Guest: Time(a.Guest), Rate: 1, Error: Time(a.half()), Growth: growth, Pairs: len(start) + len(end)}
+	c := &Clock{From: Time(a.middle()), To: Time(a.middle()), Guest: Time(a.Guest), Rate: 1, Beyond: 1, Error: Time(a.half()), Growth: growth, Pairs: len(start) + len(end)}
 	if len(end) > 0 {
 		b := shortest(end)
 		if b.Guest <= a.Guest || b.middle() <= a.middle() {
@@ -56,6 +57,9 @@ func Align(start, end []Pair) (*Clock, error) {
 		}
 		c.To, c.Error = Time(b.middle()), Time(max(a.half(), b.half()))
 		c.Rate = float64(b.middle()-a.middle()) / float64(b.Guest-a.Guest)
+		if doubt := float64(a.half()+b.half()) / float64(b.Guest-a.Guest); doubt < growth {
+			c.Beyond, c.Growth = c.Rate, doubt
+		}
 	}
 	for _, lot := range [][]Pair{start, end} {
 		for _, p := range lot {
@@ -83,9 +87,9 @@ func (c *Clock) Host(guest Time) Time {
 	measured := float64(c.To - c.From)
 	switch at := since * c.Rate; {
 	case since < 0:
-		return c.From + Time(since)
+		return c.From + Time(since*c.Beyond)
 	case at > measured:
-		return c.To + Time(since-measured/c.Rate)
+		return c.To + Time((since-measured/c.Rate)*c.Beyond)
 	default:
 		return c.From + Time(at)
 	}

@@ -191,11 +191,11 @@ func (tl *Timeline) lanes(f Filter) (vectors, cpus []int) {
 
 // scale is about ten round moments.
 func scale(from, to Time) []Time {
-	step := Time(1)
-	for i := 0; (to-from)/step > 10; i++ {
-		step *= Time([]int{2, 5}[i%2]) // 1, 2, 10, 20, …
-		if i%2 == 1 {
-			step = step / 10 * 10
+	step := Time(10)
+	for i := 0; (to-from)/step > 10; i++ { // 10, 20, 50, 100, …
+		step *= 2
+		if i%3 == 1 {
+			step = step * 5 / 4
 		}
 	}
 	var list []Time

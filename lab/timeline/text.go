@@ -255,7 +255,7 @@ func (h *Header) Summary() []string {
 		} else {
 			line += fmt.Sprintf(" at %s", c.From)
 		}
-		s = append(s, line+fmt.Sprintf("; before and after that, %g %% of the distance more.", c.Growth*100))
+		s = append(s, line+fmt.Sprintf("; before and after that, %.2g %% of the distance more.", c.Growth*100))
 	}
 	if h.Forgotten > 0 {
 		s = append(s, fmt.Sprintf("%d events older than the first one here were not kept.", h.Forgotten))

@@ -166,12 +166,13 @@ func TestAlign(t *testing.T) {
 		ppm        float64
 		excess     float64
 	}{
-		{"one reading", []Pair{at(100, 4, 5000)}, nil, 6000, 1100, 2 + 1, 0, 0},
+		{"one reading", []Pair{at(100, 4, 5000)}, nil, 6000, 1100, 2 + 5, 0, 0},
 		{"only at the end", nil, []Pair{at(100, 4, 5000)}, 5000, 100, 2, 0, 0},
 		{"the shortest way counts", []Pair{at(90, 40, 4985), at(100, 4, 5000)}, nil, 5000, 100, 2, 0, 0},
 		{"between two", []Pair{at(100, 2, 5000)}, []Pair{at(1100, 6, 6010)}, 5505, 600, 3, 10000, 0},
-		{"before the first at the host's rate", []Pair{at(100, 2, 5000)}, []Pair{at(1100, 6, 6010)}, 4000, -900, 3 + 1, 10000, 0},
-		{"after the last likewise", []Pair{at(100, 2, 5000)}, []Pair{at(1100, 6, 6010)}, 7010, 2100, 3 + 1, 10000, 0},
+		{"before the first", []Pair{at(100, 2, 5000)}, []Pair{at(1100, 6, 6010)}, 3990, -900, 3 + 4/1.01, 10000, 0},
+		{"after the last", []Pair{at(100, 2, 5000)}, []Pair{at(1100, 6, 6010)}, 7020, 2100, 3 + 4/1.01, 10000, 0},
+		{"beyond two that tell no rate", []Pair{at(100, 2, 5000)}, []Pair{at(200, 6, 5101)}, 4000, -900, 3 + 5, 10000, 0},
 		{"a reading that contradicts the line", []Pair{at(100, 2, 5000), at(110, 4, 5015)}, []Pair{at(1100, 2, 6000)}, 5500, 600, 1 + 3, 0, 3},
 		{"one that does not", []Pair{at(100, 2, 5000), at(110, 14, 5015)}, []Pair{at(1100, 2, 6000)}, 5500, 600, 1, 0, 0},
 	} {
