@@ -25,8 +25,10 @@ const (
 	netdevTime = 60 * time.Second
 	// departure is how long the device may take to see what an unloaded driver did last: by then the guest has its answer, QEMU's messages may be under way.
 	departure = 10 * time.Second
-	poll      = 50 * time.Millisecond
-	logTail   = 40 // of the driver's log lines, in an error
+	// handleTime is how long the guest may take to handle what was fired.
+	handleTime = 10 * time.Second
+	poll       = 50 * time.Millisecond
+	logTail    = 40 // of the driver's log lines, in an error
 )
 
 // kindStep marks the lab's own steps on the function's timeline.
@@ -52,75 +54,307 @@ func (e *DriverError) Error() string {
 
 func (e *DriverError) Unwrap() error { return e.Err }
 
-// drive has the kernel's own driver bring the function up, with a channel on every queue vector, reads where it put them, and sees it off again.
-func (e *experiment) drive(ctx context.Context) error {
-	e.stage("loading " + manaModule)
-	inserted, err := e.vm.Agent.LoadModule(ctx, manaModule, "dyndbg=+p")
-	if err != nil {
-		return e.refused(ctx, "the driver did not load", err)
-	}
-	link, err := e.awaitLink(ctx)
-	if err != nil {
-		return err
-	}
-	vectors, err := e.bringUp(ctx, link)
-	if err != nil {
-		return err
-	}
-	e.stage("settling")
-	seen, err := e.fn.Settle(ctx, e.vm.Agent, vectors)
-	if err != nil {
-		return err
-	}
-	info, err := e.vm.Agent.Info(ctx)
-	if err != nil {
-		return err
-	}
-	e.observe(scenarios.LabelSettled, vectors, seen)
-	assignRoles(e.out.Find(scenarios.LabelSettled), e.fn.MANA.Roles())
-	e.out.Branch = driverBranch(info.CPUs, e.c.DeviceNode, seen.IRQs)
-	return e.seeOff(ctx, link, len(inserted) > 0)
+// driver is what has been made of the function in the guest.
+type driver struct {
+	address string
+	probing chan struct{} // closed when a probe in the background has ended; nil: there was none
+
+	// the kernel's own
+	link   agentapi.Link // of no name: not known
+	loaded bool          // its module was inserted by a step
+	log    uint64        // the last record of the kernel log before its probe
+
+	// in the guest's user space
+	apply agentapi.ApplyParams
+	press func(before string) error
 }
 
-// bringUp sets the link up, a queue on every vector, and returns the vectors whose interrupts the driver takes.
-func (e *experiment) bringUp(ctx context.Context, link agentapi.Link) ([]agentapi.Vector, error) {
-	a := e.vm.Agent
-	e.stage("bringing " + link.Name + " up")
+// probe starts the driver: the kernel's own until its link is there, or the one in user space until it has the HWC vector.
+func (s *stepper) probe(ctx context.Context) error {
+	if s.c.Driver != scenarios.DriverMana {
+		return s.open(ctx)
+	}
+	if err := s.load(ctx); err != nil {
+		return err
+	}
+	link, err := s.awaitLink(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.driver.link, s.driver.address = link, link.PCI
+	return nil
+}
+
+// open gives the function to the guest's user space, with its HWC vector.
+func (s *stepper) open(ctx context.Context) error {
+	a := s.vm.Agent
+	fn, err := a.OpenFunction(ctx, agentapi.OpenFunctionParams{Vendor: lab.VendorID, Device: lab.ManaID, WaitMS: int(hotPlug.Milliseconds())})
+	if err != nil {
+		return err
+	}
+	press, err := s.openPressure(ctx)
+	if err != nil {
+		return err
+	}
+	if err := press(scenarios.BeforeHWC); err != nil {
+		return err
+	}
+	s.stage("adding the HWC vector")
+	vectors, err := a.AddVectors(ctx, fn.Address, 0, 1)
+	if err != nil {
+		return err
+	}
+	apply := agentapi.ApplyParams{Strategy: s.c.Strategy, Node: fn.Node, Total: s.c.Vectors, HWC: &vectors[0]}
+	applied, err := a.Apply(ctx, apply)
+	if err != nil {
+		return err
+	}
+	if _, err := s.fn.Settle(ctx, a, vectors); err != nil {
+		return err
+	}
+	apply.HWC = nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.driver.address, s.driver.apply, s.driver.press = fn.Address, apply, press
+	s.out.Branch = applied.Branch
+	return nil
+}
+
+// addQueues adds the queue vectors, under the pressure of other devices', and applies the strategy.
+func (s *stepper) addQueues(ctx context.Context) error {
+	d, err := s.probed(ctx)
+	if err != nil {
+		return err
+	}
+	if d.press == nil {
+		return refusef("the function is not open: begin with probe")
+	}
+	if err := d.press(scenarios.BeforeQueues); err != nil || s.c.Queues() == 0 {
+		return err
+	}
+	s.stage("adding the queue vectors")
+	vectors, err := s.vm.Agent.AddVectors(ctx, d.address, 1, s.c.Queues())
+	if err != nil {
+		return err
+	}
+	d.apply.Queues = vectors[1:]
+	applied, err := s.vm.Agent.Apply(ctx, d.apply)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.out.Branch = applied.Branch
+	return nil
+}
+
+// probed awaits the end of a probe in the background, and tells what there is.
+func (s *stepper) probed(ctx context.Context) (driver, error) {
+	s.mu.Lock()
+	d := s.driver
+	s.mu.Unlock()
+	if d.probing == nil {
+		return d, nil
+	}
+	select {
+	case <-d.probing:
+	case <-ctx.Done():
+		return d, fmt.Errorf("the probe in the background has not ended: %w", context.Cause(ctx))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.driver, context.Cause(ctx)
+}
+
+// theLink is the driver's link, which a step before may have had the driver register.
+func (s *stepper) theLink(ctx context.Context) (agentapi.Link, error) {
+	d, err := s.probed(ctx)
+	if err != nil || d.link.Name != "" {
+		return d.link, err
+	}
+	link, err := s.awaitLink(ctx)
+	if err != nil {
+		return link, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.driver.link, s.driver.address = link, link.PCI
+	return link, nil
+}
+
+// load inserts the driver's module, which probes the function meanwhile. How that ended the module does not tell.
+func (s *stepper) load(ctx context.Context) error {
+	if err := s.beforeProbe(ctx); err != nil {
+		return err
+	}
+	s.stage("loading " + manaModule)
+	inserted, err := s.vm.Agent.LoadModule(ctx, manaModule, "dyndbg=+p")
+	if err != nil {
+		return s.refused(ctx, "the driver did not load", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.driver.loaded = len(inserted) > 0
+	return nil
+}
+
+// beforeProbe remembers where the log of the probe begins.
+func (s *stepper) beforeProbe(ctx context.Context) error {
+	if s.c.Steps == nil { // this is the only one
+		return nil
+	}
+	from, err := s.logged(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.driver.log = from
+	return err
+}
+
+// bind gives the function to the kernel's driver.
+func (s *stepper) bind(ctx context.Context) error {
+	address, err := s.address(ctx)
+	if err == nil {
+		err = s.beforeProbe(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return s.refused(ctx, "the driver did not bind", s.vm.Agent.Bind(ctx, address, manaModule))
+}
+
+// up sets the link up, with a queue on every queue vector.
+func (s *stepper) up(ctx context.Context) error {
+	link, err := s.theLink(ctx)
+	if err != nil {
+		return err
+	}
+	a := s.vm.Agent
+	s.stage("bringing " + link.Name + " up")
 	up := true
 	if _, err := a.SetLink(ctx, agentapi.SetLinkParams{Name: link.Name, Up: &up}); err != nil {
-		return nil, e.refused(ctx, "the driver did not bring "+link.Name+" up", err)
+		return s.refused(ctx, "the driver did not bring "+link.Name+" up", err)
 	}
 	vectors, err := a.FunctionIRQs(ctx, link.PCI)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	// From 7.2 on a link has at most 16 channels unless it is told.
-	if want := min(len(vectors)-1, e.queues()); want > queueVectors(e.fn.MANA.Roles()) {
-		e.stage(fmt.Sprintf("setting %d channels", want))
+	if want := min(len(vectors)-1, s.queues()); want > queueVectors(s.fn.MANA.Roles()) {
 		var guest *agentapi.Error
-		switch _, err := a.SetLink(ctx, agentapi.SetLinkParams{Name: link.Name, Combined: want}); {
+		switch err := s.setChannels(ctx, want); {
 		case errors.As(err, &guest):
 			// More than the driver allows: then it is the driver's number that counts.
-			e.out.Notes = append(e.out.Notes, fmt.Sprintf("the driver refused %d channels: %s", want, guest.Message))
+			s.note("the driver refused %d channels: %s", want, guest.Message)
 		case err != nil:
-			return nil, err
+			return err
 		}
 		if vectors, err = a.FunctionIRQs(ctx, link.PCI); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	var taken []agentapi.Vector
+	hwc := false
 	for _, v := range vectors {
 		if v.Name == "" {
-			e.out.Notes = append(e.out.Notes, fmt.Sprintf("vector %d is allocated, but nobody requested its interrupt", v.Index))
-			continue
+			s.note("vector %d is allocated, but nobody requested its interrupt", v.Index)
 		}
-		taken = append(taken, v)
+		hwc = hwc || v.Index == 0 && v.Name != ""
 	}
-	if len(taken) == 0 || taken[0].Index != 0 {
-		return nil, e.driverError(ctx, fmt.Sprintf("%s is up, but the driver has no interrupt on the HWC's vector", link.Name), nil)
+	if !hwc {
+		return s.driverError(ctx, fmt.Sprintf("%s is up, but the driver has no interrupt on the HWC's vector", link.Name), nil)
 	}
-	return taken, nil
+	return nil
+}
+
+// setChannels changes the number of the link's channels.
+func (s *stepper) setChannels(ctx context.Context, n int) error {
+	link, err := s.theLink(ctx)
+	if err != nil {
+		return err
+	}
+	s.stage(fmt.Sprintf("setting %d channels", n))
+	_, err = s.vm.Agent.SetLink(ctx, agentapi.SetLinkParams{Name: link.Name, Combined: n})
+	return err
+}
+
+// down takes the link down.
+func (s *stepper) down(ctx context.Context) error {
+	link, err := s.theLink(ctx)
+	if err != nil {
+		return err
+	}
+	s.stage("taking " + link.Name + " down")
+	down := false
+	_, err = s.vm.Agent.SetLink(ctx, agentapi.SetLinkParams{Name: link.Name, Up: &down})
+	return s.refused(ctx, "the driver did not take "+link.Name+" down", err)
+}
+
+// unload removes the driver's module, and blames the driver for what it leaves behind in the device.
+func (s *stepper) unload(ctx context.Context) error {
+	d, err := s.probed(ctx)
+	if err != nil {
+		return err
+	}
+	if s.c.Steps == nil && !d.loaded {
+		s.note("the driver is built into the kernel, so it was not unloaded, and what it would leave behind is not known")
+		return nil
+	}
+	s.stage("unloading " + manaModule)
+	return s.depart(ctx, "the driver did not unload", func() error { return s.vm.Agent.UnloadModule(ctx, manaModule) })
+}
+
+// unbind takes the function from the kernel's driver, which owes it as much as when it is unloaded.
+func (s *stepper) unbind(ctx context.Context) error {
+	if _, err := s.probed(ctx); err != nil {
+		return err
+	}
+	address, err := s.address(ctx)
+	if err != nil {
+		return err
+	}
+	return s.depart(ctx, "the driver did not let the function go", func() error { return s.vm.Agent.Unbind(ctx, address) })
+}
+
+// depart has the driver leave, and waits for the device to see what it did last.
+func (s *stepper) depart(ctx context.Context, what string, leave func() error) error {
+	s.audit()
+	if err := leave(); err != nil {
+		return s.refused(ctx, what, err)
+	}
+	s.mu.Lock()
+	s.driver.link, s.driver.probing = agentapi.Link{}, nil
+	s.mu.Unlock()
+	deadline := time.Now().Add(departure)
+	held := leftBehind(s.fn)
+	for len(held) > 0 && time.Now().Before(deadline) {
+		if err := pause(ctx, poll); err != nil {
+			return err
+		}
+		held = leftBehind(s.fn)
+	}
+	s.audit()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.returned = append(s.returned, held...)
+	return nil
+}
+
+// audit takes note of what the device has found missing since it was last asked. A driver that was told to reset does not wait for answers meanwhile, and owes nothing.
+func (s *stepper) audit() {
+	audits := s.fn.MANA.Audits()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := auditFindings(audits[s.audited:])
+	s.audited = len(audits)
+	if len(s.resets) == 0 {
+		s.returned = append(s.returned, found...)
+		return
+	}
+	for _, f := range found {
+		s.out.Notes = append(s.out.Notes, "In a reset that the device had asked for: "+f)
+	}
+	s.resets = nil
 }
 
 // queueVectors counts the vectors that the event queue of a queue signals on.
@@ -157,11 +391,13 @@ func assignRoles(o *result.Observation, roles []mana.Role) {
 }
 
 // awaitLink waits for the driver to register its link.
-func (e *experiment) awaitLink(ctx context.Context) (agentapi.Link, error) {
-	a := e.vm.Agent
+func (s *stepper) awaitLink(ctx context.Context) (agentapi.Link, error) {
+	a := s.vm.Agent
 	timed, cancel := context.WithTimeout(ctx, netdevTime)
 	defer cancel()
-	var read uint64
+	s.mu.Lock()
+	read := s.driver.log
+	s.mu.Unlock()
 	for {
 		links, err := a.Links(ctx)
 		if err != nil {
@@ -178,7 +414,7 @@ func (e *experiment) awaitLink(ctx context.Context) (agentapi.Link, error) {
 			read = r.Seq
 			if probeFailed(r.Text) {
 				// 7.0 and later try again in 10 s; that the first try failed is the finding.
-				return agentapi.Link{}, e.driverError(ctx, "the driver's probe failed", nil)
+				return agentapi.Link{}, s.driverError(ctx, "the driver's probe failed", nil)
 			}
 		}
 		select {
@@ -186,7 +422,7 @@ func (e *experiment) awaitLink(ctx context.Context) (agentapi.Link, error) {
 			if ctx.Err() != nil {
 				return agentapi.Link{}, fmt.Errorf("waiting for the driver's link: %w", context.Cause(ctx))
 			}
-			return agentapi.Link{}, e.driverError(ctx, fmt.Sprintf("the driver registered no link within %s", netdevTime), nil)
+			return agentapi.Link{}, s.driverError(ctx, fmt.Sprintf("the driver registered no link within %s", netdevTime), nil)
 		case <-time.After(poll):
 		}
 	}
@@ -199,16 +435,16 @@ func probeFailed(line string) bool {
 }
 
 // refused makes a failure of the driver's of what the guest's kernel refused; any other error stays what it is.
-func (e *experiment) refused(ctx context.Context, what string, err error) error {
+func (s *stepper) refused(ctx context.Context, what string, err error) error {
 	var guest *agentapi.Error
 	if errors.As(err, &guest) && guest.Code == agentapi.CodeRefused {
-		return e.driverError(ctx, what, guest)
+		return s.driverError(ctx, what, guest)
 	}
 	return err
 }
 
-func (e *experiment) driverError(ctx context.Context, what string, guest *agentapi.Error) error {
-	log, err := e.vm.Agent.Log(ctx, 0)
+func (s *stepper) driverError(ctx context.Context, what string, guest *agentapi.Error) error {
+	log, err := s.vm.Agent.Log(ctx, s.first)
 	if err != nil {
 		return err
 	}
@@ -225,42 +461,11 @@ func (e *experiment) driverError(ctx context.Context, what string, guest *agenta
 	return d
 }
 
-// seeOff takes the link down and unloads the driver, and blames it for what it leaves behind in the device.
-func (e *experiment) seeOff(ctx context.Context, link agentapi.Link, loaded bool) error {
-	e.stage("taking " + link.Name + " down")
-	down := false
-	if _, err := e.vm.Agent.SetLink(ctx, agentapi.SetLinkParams{Name: link.Name, Up: &down}); err != nil {
-		return e.refused(ctx, "the driver did not take "+link.Name+" down", err)
-	}
-	if !loaded {
-		e.out.Notes = append(e.out.Notes, "the driver is built into the kernel, so it was not unloaded, and what it would leave behind is not known")
-		return nil
-	}
-	e.stage("unloading " + manaModule)
-	if err := e.vm.Agent.UnloadModule(ctx, manaModule); err != nil {
-		return e.refused(ctx, "the driver did not unload", err)
-	}
-	timed, cancel := context.WithTimeout(ctx, departure)
-	defer cancel()
-	var left []string
-	for {
-		if left = leftBehind(e.fn); len(left) == 0 {
-			return nil
-		}
-		select {
-		case <-timed.Done():
-			e.left = append(e.left, left...)
-			return ctx.Err()
-		case <-time.After(poll):
-		}
-	}
-}
-
-// leftBehind says what an unloaded driver has not given back, one sentence each: by the device's own audits, and what it still holds.
+// leftBehind says what the device still holds of a driver that has left, one sentence each.
 func leftBehind(fn *lab.Function) []string {
-	left := auditFindings(fn.MANA.Audits())
+	var left []string
 	if u := fn.MANA.Usage(); u != (gdma.Usage{}) {
-		left = append(left, fmt.Sprintf("After the driver was unloaded the device still holds %d event, %d completion, %d send and %d receive queues, %d regions, %d registrations.",
+		left = append(left, fmt.Sprintf("After the driver had left the device still holds %d event, %d completion, %d send and %d receive queues, %d regions, %d registrations.",
 			u.EQs, u.CQs, u.SQs, u.RQs, u.Regions, u.Registrations))
 	}
 	var enabled cpulist.List
@@ -270,7 +475,7 @@ func leftBehind(fn *lab.Function) []string {
 		}
 	}
 	if len(enabled) > 0 {
-		left = append(left, fmt.Sprintf("After the driver was unloaded the vectors %s are still enabled.", enabled))
+		left = append(left, fmt.Sprintf("After the driver had left the vectors %s are still enabled.", enabled))
 	}
 	return left
 }

@@ -11,7 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"irqlab/devmodel/inject"
 	"irqlab/devmodel/mana"
+	"irqlab/devmodel/trace"
 	"irqlab/guestagent/agentapi"
 	"irqlab/images"
 	"irqlab/lab"
@@ -38,7 +40,10 @@ type experiment struct {
 	booted time.Time
 	vm     *lab.VM
 	fn     *lab.Function
-	left   []string // what the driver left behind, one sentence each
+	trace  *trace.Recorder // of the function, from the case's begin
+	guest  guestClock
+	inject *inject.Controller // of a case with steps; nil: the device is never in the way
+	left   []string           // what the driver left behind, one sentence each
 
 	started func() // called once the VM answers; may be nil
 }
@@ -60,9 +65,15 @@ func newResult(c *scenarios.Case) result.Case {
 func runCase(ctx context.Context, c *scenarios.Case, o Options, started func()) result.Case {
 	limit := o.Timeout
 	if limit == 0 {
-		limit = DefaultTimeout(c.Shape.CPUs())
+		limit = DefaultTimeout(c.Shape.CPUs()) + planned(c.Steps)
 	}
-	e := &experiment{opts: o, c: c, out: newResult(c), began: time.Now(), started: started}
+	e := &experiment{opts: o, c: c, out: newResult(c), began: time.Now(), trace: trace.New(0), started: started}
+	if o.Out != "" {
+		e.trace = trace.New(keptEvents)
+	}
+	if c.Steps != nil {
+		e.inject = inject.New()
+	}
 	timed, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the case was not done after %s (--timeout)", limit))
 	defer cancel()
 	err := contain(func() error { return e.run(timed) })
@@ -100,15 +111,13 @@ func contain(f func() error) (err error) {
 
 func (e *experiment) stage(s string) {
 	e.opts.status(Status{Case: e.c, Stage: s})
-	if e.fn != nil {
-		e.fn.Trace.Note(kindStep, s)
-	}
+	e.trace.Note(kindStep, s)
 }
 
 // queues is the number of queue pairs the function offers the kernel's driver: one for each queue vector.
 func (e *experiment) queues() int { return min(max(1, e.c.Queues()), mana.MaxQueues) }
 
-// run is the experiment in time order: the HWC vector comes first, then other devices' vectors, then the queue vectors.
+// run takes the case from nothing to the end of its experiment.
 func (e *experiment) run(ctx context.Context) error {
 	if err := e.boot(ctx); err != nil {
 		return err
@@ -116,15 +125,12 @@ func (e *experiment) run(ctx context.Context) error {
 	if err := e.attach(ctx); err != nil {
 		return err
 	}
-	if e.c.Driver == scenarios.DriverMana {
-		return e.drive(ctx)
-	}
-	return e.spread(ctx)
+	return e.runSteps(ctx)
 }
 
 // functions are what the case plugs into the guest. Nothing allocates a vector of theirs before the experiment says so.
 func (e *experiment) functions() []lab.FunctionConfig {
-	cfg := lab.FunctionConfig{Slot: lab.FunctionSlot, Vectors: e.c.Vectors}
+	cfg := lab.FunctionConfig{Slot: lab.FunctionSlot, Vectors: e.c.Vectors, Trace: e.trace, Inject: e.inject}
 	if e.c.Driver == scenarios.DriverMana {
 		cfg.MANA.Queues = e.queues()
 	}
@@ -144,6 +150,9 @@ func (e *experiment) attach(ctx context.Context) error {
 	}
 	e.out.Kernel = info.Release
 	e.out.Online = info.CPUs.Online
+	if spare := info.CPUs.Possible.Minus(info.CPUs.Present); replugs(e.c.Steps) > 0 && len(spare) > 0 {
+		e.out.Notes = append(e.out.Notes, fmt.Sprintf("for CPUs to be plugged in again the machine has room for more, and this kernel counts CPU %s as possible: managed interrupts are spread over them, too", spare))
+	}
 	for _, cpu := range e.c.Offline {
 		e.stage(fmt.Sprintf("taking CPU %d offline", cpu))
 		if e.out.Online, err = e.vm.Agent.SetCPU(ctx, cpu, false); err != nil {
@@ -190,6 +199,7 @@ func (e *experiment) config() lab.Config {
 		Cache:    e.opts.Cache,
 		Cmdline:  e.opts.Cmdline,
 		Keep:     e.opts.Keep,
+		Replugs:  replugs(e.c.Steps),
 		Slots:    []machine.Slot{{ID: lab.FunctionSlot, Node: e.c.DeviceNode}},
 	}
 	if len(e.c.Offline) == 0 {
@@ -220,6 +230,7 @@ func (e *experiment) boot(ctx context.Context) error {
 	if err == nil {
 		e.fn = e.vm.Function(lab.FunctionSlot)
 		e.out.Start, e.out.Notes = e.vm.Start, append(e.out.Notes, e.vm.Notes...)
+		e.startTimeline(ctx)
 		if e.started != nil {
 			e.started()
 		}
@@ -240,77 +251,25 @@ func (e *experiment) hasLevels() bool {
 	return e.c.Pressure.Levels(scenarios.BeforeHWC) != nil || e.c.Pressure.Levels(scenarios.BeforeQueues) != nil
 }
 
-// spread drives the function from the guest's user space and applies the strategy.
-func (e *experiment) spread(ctx context.Context) error {
-	a := e.vm.Agent
-	fn, err := a.OpenFunction(ctx, agentapi.OpenFunctionParams{Vendor: lab.VendorID, Device: lab.ManaID, WaitMS: int(hotPlug.Milliseconds())})
-	if err != nil {
-		return err
-	}
-	press, err := e.openPressure(ctx)
-	if err != nil {
-		return err
-	}
-
-	if err := press(scenarios.BeforeHWC); err != nil {
-		return err
-	}
-	e.stage("adding the HWC vector")
-	vectors, err := a.AddVectors(ctx, fn.Address, 0, 1)
-	if err != nil {
-		return err
-	}
-	apply := agentapi.ApplyParams{Strategy: e.c.Strategy, Node: fn.Node, Total: e.c.Vectors, HWC: &vectors[0]}
-	applied, err := a.Apply(ctx, apply)
-	if err != nil {
-		return err
-	}
-	if _, err := e.fn.Settle(ctx, a, vectors); err != nil {
-		return err
-	}
-
-	if err := press(scenarios.BeforeQueues); err != nil {
-		return err
-	}
-	if e.c.Queues() > 0 {
-		e.stage("adding the queue vectors")
-		if vectors, err = a.AddVectors(ctx, fn.Address, 1, e.c.Queues()); err != nil {
-			return err
-		}
-		apply.HWC, apply.Queues = nil, vectors[1:]
-		if applied, err = a.Apply(ctx, apply); err != nil {
-			return err
-		}
-	}
-	e.out.Branch = applied.Branch
-	e.stage("settling")
-	seen, err := e.fn.Settle(ctx, a, vectors)
-	if err != nil {
-		return err
-	}
-	e.observe(scenarios.LabelSettled, vectors, seen)
-	return nil
-}
-
 // openPressure opens the function whose vectors are the agent's to place, if the case needs it, and returns what brings the levels of a moment about.
-func (e *experiment) openPressure(ctx context.Context) (press func(before string) error, err error) {
-	if !e.hasLevels() {
+func (s *stepper) openPressure(ctx context.Context) (press func(before string) error, err error) {
+	if !s.hasLevels() {
 		return func(string) error { return nil }, nil
 	}
 	open := agentapi.OpenFunctionParams{Vendor: lab.VendorID, Device: lab.PressureID, WaitMS: int(hotPlug.Milliseconds())}
-	fn, err := e.vm.Agent.OpenFunction(ctx, open)
+	fn, err := s.vm.Agent.OpenFunction(ctx, open)
 	if err != nil {
 		return nil, err
 	}
 	return func(before string) error {
-		levels := e.c.Pressure.Levels(before)
+		levels := s.c.Pressure.Levels(before)
 		if levels == nil {
 			return nil
 		}
-		e.stage("pressure before " + before)
-		r, err := e.vm.Agent.Occupy(ctx, fn.Address, levels)
+		s.stage("pressure before " + before)
+		r, err := s.vm.Agent.Occupy(ctx, fn.Address, levels)
 		if err == nil && len(r.Above) > 0 {
-			e.out.Notes = append(e.out.Notes, fmt.Sprintf("pressure before %s: CPU %s had more vectors than its level already", before, r.Above))
+			s.note("pressure before %s: CPU %s had more vectors than its level already", before, r.Above)
 		}
 		return err
 	}, nil
@@ -338,6 +297,7 @@ func (e *experiment) observe(label string, vectors []agentapi.Vector, seen agent
 			rows[i].Role = result.RoleHWC
 		}
 	}
+	e.fn.Seen(vectors, seen)
 	e.out.Observations = append(e.out.Observations, result.Observe(label, seen.Online, rows))
 }
 
@@ -346,7 +306,8 @@ func (e *experiment) explain(ctx context.Context, err error) error {
 	var guest *agentapi.Error
 	var driver *DriverError
 	var defect *PanicError
-	if errors.As(err, &guest) || errors.As(err, &driver) || errors.As(err, &defect) {
+	var step *StepError
+	if errors.As(err, &guest) || errors.As(err, &driver) || errors.As(err, &defect) || errors.As(err, &step) && step.explained() {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, diagnosis)
@@ -365,6 +326,7 @@ func (e *experiment) finish(ctx context.Context, err error) {
 		for _, f := range findings {
 			e.out.KernelLog.Warnings = append(e.out.KernelLog.Warnings, f.Text)
 		}
+		e.askGuest(ctx)
 		err = errors.Join(err, e.vm.Close(), e.keptConsole(), e.keepTrace())
 	}
 	var boot *qemu.BootError
@@ -386,6 +348,9 @@ func (e *experiment) finish(ctx context.Context, err error) {
 		if blamesGuest(err, e.out.KernelLog.Warnings) {
 			e.out.Outcome = result.Fail
 		}
+	}
+	if err := e.keepTimeline(); err != nil {
+		e.out.Notes = append(e.out.Notes, err.Error())
 	}
 	now := time.Now()
 	e.out.Seconds.Total = now.Sub(e.began).Seconds()
@@ -447,6 +412,7 @@ func blamesGuest(err error, warnings []string) bool {
 	var driver *DriverError
 	var guest *agentapi.Error
 	var defect *PanicError
+	var step *StepError
 	switch {
 	case errors.As(err, &frozen), errors.As(err, &unstarted), errors.As(err, &busy), errors.As(err, &defect):
 		return false
@@ -454,6 +420,10 @@ func blamesGuest(err error, warnings []string) bool {
 		return dead.Guest()
 	case errors.As(err, &boot), errors.As(err, &lost), errors.As(err, &driver):
 		return true
+	case errors.As(err, &step) && step.deadlock():
+		return false
+	case errors.As(err, &step) && step.Refused:
+		return lab.GuestRefused(err)
 	case errors.As(err, &guest):
 		return false
 	}

@@ -1,0 +1,183 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"irqlab/guestagent/agentapi"
+	"irqlab/guestagent/cpulist"
+	"irqlab/lab"
+	"irqlab/scenarios"
+	"irqlab/scenarios/result"
+)
+
+// volley fires vectors again and again such that every interrupt can be counted: signals of one vector merge when the next comes before QEMU and the guest have taken
+// the last, so a vector is fired again only after the guest has counted the former interrupt.
+type volley struct {
+	s       *stepper
+	vectors []agentapi.Vector
+	before  agentapi.Observation
+	fired   []uint64 // by the device, vector by vector, when the volley began
+	rounds  uint64   // done
+	above   map[int]uint64
+}
+
+func (s *stepper) volley(ctx context.Context, vectors []agentapi.Vector) (*volley, error) {
+	before, err := s.vm.Agent.Observe(ctx, irqsOf(vectors))
+	if err != nil {
+		return nil, err
+	}
+	v := &volley{s: s, vectors: vectors, before: before, fired: s.firedBy(vectors), above: map[int]uint64{}}
+	for _, irq := range before.IRQs {
+		v.above[irq.IRQ] = irq.Total
+	}
+	return v, nil
+}
+
+// firedBy is how often the device has fired each of the vectors so far.
+func (s *stepper) firedBy(vectors []agentapi.Vector) []uint64 {
+	states := s.fn.PCI.VectorStates()
+	fired := make([]uint64, len(vectors))
+	for i, v := range vectors {
+		fired[i] = states[v.Index].Fired
+	}
+	return fired
+}
+
+// round fires every vector once and waits until each is handled. An interrupt that is not is a *lab.LostError.
+func (v *volley) round(ctx context.Context) error {
+	for _, x := range v.vectors {
+		if err := v.s.fn.PCI.Fire(x.Index); err != nil {
+			return err
+		}
+	}
+	seen, err := v.s.vm.Agent.Await(ctx, v.above, handleTime)
+	var guest *agentapi.Error
+	if errors.As(err, &guest) && guest.Code == agentapi.CodeTimeout {
+		return &lab.LostError{Err: err}
+	}
+	if err != nil {
+		return err
+	}
+	for _, irq := range seen.IRQs {
+		v.above[irq.IRQ] = irq.Total
+	}
+	v.rounds++
+	return nil
+}
+
+// count compares, vector by vector, what the device has fired since the volley began with what the guest has handled.
+func (v *volley) count(ctx context.Context) ([]result.StormVector, error) {
+	after, err := v.s.vm.Agent.Observe(ctx, irqsOf(v.vectors))
+	if err != nil {
+		return nil, err
+	}
+	var counts []result.StormVector
+	for i, fired := range v.s.firedBy(v.vectors) {
+		c := result.StormVector{Index: v.vectors[i].Index, Fired: fired - v.fired[i], Handled: after.IRQs[i].Total - v.before.IRQs[i].Total}
+		own := c.Fired - v.rounds
+		if own > 0 && c.Handled != c.Fired && c.Handled >= max(v.rounds, 1) && c.Handled < c.Fired {
+			// Each of ours was followed by a handled interrupt, so none is lost that nothing replaced.
+			v.s.note("vector %d is left out of the count: the device signalled on it %d times by itself, and such a signal may merge with another; of %d in all %d were handled, at least one after each that was fired",
+				c.Index, own, c.Fired, c.Handled)
+			continue
+		}
+		counts = append(counts, c)
+	}
+	return counts, nil
+}
+
+// fire fires vectors so many times, each time after the guest has handled the last.
+func (s *stepper) fire(ctx context.Context, f scenarios.Fire) error {
+	vectors, err := s.vectors(ctx)
+	if err != nil {
+		return err
+	}
+	if f.Vectors != nil {
+		var there cpulist.List
+		for _, v := range vectors {
+			there = append(there, v.Index)
+		}
+		if gone := cpulist.List(f.Vectors).Minus(there); len(gone) > 0 {
+			return refusef("vectors %s: nobody handles their interrupts; those handled are %s", gone, there)
+		}
+		vectors = slices.DeleteFunc(vectors, func(v agentapi.Vector) bool { return !cpulist.List(f.Vectors).Has(v.Index) })
+	}
+	v, err := s.volley(ctx, vectors)
+	for range f.Times() {
+		if err == nil {
+			err = v.round(ctx)
+		}
+	}
+	return err
+}
+
+// storm takes CPUs offline and online again, round after round, while a volley goes on from before the first round to after the last. A CPU that leaves takes itself out of
+// the masks of the vectors it had, so each round gives the masks back: else nothing would have to move after the first.
+func (s *stepper) storm(ctx context.Context, p scenarios.Storm, facts *result.Step) error {
+	vectors, err := s.vectors(ctx)
+	if err != nil {
+		return err
+	}
+	v, err := s.volley(ctx, vectors)
+	if err != nil {
+		return err
+	}
+	var masks []agentapi.AppliedMask
+	for i, irq := range v.before.IRQs {
+		masks = append(masks, agentapi.AppliedMask{Index: vectors[i].Index, IRQ: irq.IRQ, Mask: irq.Affinity})
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	over := make(chan struct{})
+	fired := make(chan error, 1)
+	go func() {
+		fired <- contain(func() error {
+			for {
+				if err := v.round(ctx); err != nil {
+					cancel(err)
+					return err
+				}
+				select {
+				case <-over:
+					return nil
+				default:
+				}
+			}
+		})
+	}()
+	err = s.stormRounds(ctx, p, masks)
+	close(over)
+	if err != nil {
+		cancel(err)
+	}
+	if lost := <-fired; err == nil || errors.As(lost, new(*lab.LostError)) {
+		err = lost
+	}
+	if err != nil {
+		return fmt.Errorf("after %d volleys: %w", v.rounds, err)
+	}
+	counts, err := v.count(ctx)
+	facts.Storm = &result.Storm{Rounds: int(p.Rounds), Vectors: counts}
+	return err
+}
+
+func (s *stepper) stormRounds(ctx context.Context, p scenarios.Storm, masks []agentapi.AppliedMask) error {
+	a := s.vm.Agent
+	for n := range int(p.Rounds) {
+		s.opts.status(Status{Case: s.c, Stage: fmt.Sprintf("storm, round %d of %d", n+1, p.Rounds)})
+		for _, online := range []bool{false, true} {
+			for _, cpu := range p.Offline {
+				if _, err := a.SetCPU(ctx, cpu, online); err != nil {
+					return fmt.Errorf("round %d: %w", n+1, err)
+				}
+			}
+		}
+		if err := a.SetAffinity(ctx, masks); err != nil {
+			return fmt.Errorf("round %d: %w", n+1, err)
+		}
+	}
+	return nil
+}
