@@ -50,8 +50,11 @@ type walk struct {
 	up       bool // queue vectors exist: a link was brought up, or vectors were added
 }
 
-func (w *walk) say(s *Step, format string, args ...any) {
-	w.problems = append(w.problems, problem{"steps." + s.key(), fmt.Sprintf(format, args...)})
+func (w *walk) say(s *Step, format string, args ...any) { w.sayAt(s, "", format, args...) }
+
+// sayAt reports a problem at a key below the step.
+func (w *walk) sayAt(s *Step, key, format string, args ...any) {
+	w.problems = append(w.problems, problem{strings.TrimSuffix("steps."+s.key()+"."+key, "."), fmt.Sprintf(format, args...)})
 }
 
 func holdName(s *Step) string {
@@ -76,11 +79,12 @@ func (w *walk) arm(s *Step) {
 	if s.Rule == nil {
 		return
 	}
+	at := s.Verb + ".at"
 	if w.c.Driver == DriverVFIO && ofProtocol(s.Rule.Step) {
-		w.say(s, "driver vfio speaks no MANA to the device, so it never comes to %s; allowed with it: vector:N, config-read, config-write, register-read, register-write",
+		w.sayAt(s, at, "driver vfio speaks no MANA to the device, so it never comes to %s; allowed with it: vector:N, config-read, config-write, register-read, register-write",
 			s.Rule.Step)
 	} else if err := s.Rule.Validate(); err != nil {
-		w.say(s, "%v%s", err, stepHint(err, s.Rule.Step))
+		w.sayAt(s, at, "%v%s", errors.Unwrap(err), stepHint(err, s.Rule.Step))
 	}
 	if s.Rule.Action == inject.Add && s.Rule.Vector >= w.c.Vectors {
 		w.say(s, "vector %d is not the function's, which has %s", s.Rule.Vector, cpulist.Range(0, w.c.Vectors-1))
@@ -126,7 +130,7 @@ func (w *walk) checkStep(s *Step, step string) {
 	if w.c.Driver == DriverVFIO && ofProtocol(step) {
 		w.say(s, "driver vfio speaks no MANA to the device, so it never comes to %s", step)
 	} else if err := (inject.Rule{Name: s.Verb, Step: step, Action: inject.Add}).Validate(); errors.Is(err, inject.ErrStep) {
-		w.say(s, "%v%s", err, stepHint(err, step))
+		w.say(s, "%v%s", errors.Unwrap(err), stepHint(err, step))
 	}
 }
 
@@ -323,7 +327,7 @@ func (w *walk) expect(s *Step) {
 		w.say(s, "nothing has been observed yet; put an observe: LABEL before it")
 	}
 	for _, p := range e.Observed.validate(w.c) {
-		w.problems = append(w.problems, problem{"steps." + s.key() + "." + VerbExpect + "." + p.key, p.text})
+		w.sayAt(s, VerbExpect+"."+p.key, "%s", p.text)
 	}
 	for _, n := range e.Counted {
 		w.checkStep(s, n.Step)

@@ -2,7 +2,10 @@ package scenarios
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
+
+	"github.com/goccy/go-yaml/ast"
 )
 
 // Known is a failure that is known: the case shows it on these kernels, and is expected to.
@@ -10,6 +13,12 @@ type Known struct {
 	Kernels many[kernelSpec] `json:"kernels" jsonschema_description:"kernel SPECs, e.g. debian:6.17"`
 	Reason  string           `json:"reason" jsonschema_description:"what goes wrong, in a sentence"`
 	Where   string           `json:"where,omitempty" jsonschema_description:"where it is told of or mended: an issue, a commit, a section"`
+}
+
+func (k *Known) decodeNode(d *decoder, n ast.Node, path string) {
+	type plain Known
+	d.value(n, path, reflect.ValueOf((*plain)(k)).Elem())
+	d.complete(path, reflect.TypeFor[plain]())
 }
 
 // KnownFailure says why the case fails on its kernel, as far as that is known; "": it is not known to fail.

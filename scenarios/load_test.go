@@ -255,6 +255,10 @@ func FuzzLoad(f *testing.F) {
 	f.Add([]byte("name: x\nstrategy: [linear, unset]\npressure: {a: none, b: ['nvme:queues=4']}\nexpect: {log: any, settled: {queues: [0]}}\n"))
 	f.Add([]byte("name: &a x\ncases: *a\n<<: {}\n---\n"))
 	f.Add([]byte("? [a]\n: !!binary |\n  x\n"))
+	f.Add([]byte(manaHead + "  - {hold: {at: request:QUERY_DEV_CONFIG, nth: 2, as: a}}\n  - probe: {wait: false}\n  - together: [[{wait-for: {held: a, within: 5s}}, release: a], [sleep: 1s]]\n" +
+		"  - offline: 3\n    refused: busy\n  - observe: x\n  - expect: {queues: [0], log: 'a+', counted: {step: smc:establish, is: 1}}\n"))
+	f.Add([]byte(vfioHead + "  - probe:\n  - vectors\n  - fire: {vectors: 0-3, rounds: 2}\n  - storm: {offline: 2-3, rounds: 9}\n  - alter: {at: config-write@0x4, offset: 0, size: 2, value: 0x7}\n" +
+		"  - unplug: 3\n  - replug: 3\n  - online: 3\n  - observe: a\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, err := Load("f.yaml", data)
 		if err != nil {

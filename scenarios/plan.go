@@ -345,7 +345,7 @@ func (c *Case) note(format string, args ...any) {
 // drop takes away what an override makes meaningless.
 func (c *Case) drop(flag string, aspects ...aspect) {
 	kept, dropped := c.Expect.without(aspects...)
-	c.Expect = kept
+	c.Expect, c.Steps = kept, kept.steps
 	if len(dropped) == 0 {
 		return
 	}

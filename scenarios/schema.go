@@ -87,6 +87,8 @@ func mapType(t reflect.Type) *jsonschema.Schema {
 		return either(profileSchema(), &jsonschema.Schema{Type: "object", MinProperties: pointer(1), AdditionalProperties: profileSchema()})
 	case reflect.TypeFor[stepList]():
 		return &jsonschema.Schema{Type: "array", MinItems: pointer(1), Items: definition(stepDefinition)}
+	case reflect.TypeFor[ruleName]():
+		return pattern(namePattern.String())
 	case reflect.TypeFor[count]():
 		return integer(1)
 	case reflect.TypeFor[times]():

@@ -94,6 +94,23 @@ func TestSchemaRejects(t *testing.T) {
 		"name: x\ncases: {a: {expect: {settled: {queue: [0]}}}}",
 		"name: x\ncases: [a]",
 		"name: x\nexpect: {log: dirty}",
+		manaHead + "  - prove",
+		manaHead + "  - hold",
+		manaHead + "  - {hold: {at: smc:establish}}",
+		manaHead + "  - {hold: {at: smc:establish, as: a, forever: true}}",
+		manaHead + "  - {probe: {wait: maybe}}",
+		manaHead + "  - {up: 3}",
+		manaHead + "  - {probe: , up: }",
+		manaHead + "  - {refused: x}",
+		manaHead + "  - {offline: many}",
+		manaHead + "  - {post: link-upp}",
+		manaHead + "  - {sleep: 5}",
+		manaHead + "  - {wait-for: {link: op}}",
+		manaHead + "  - {together: [[probe]]}",
+		manaHead + "  - {together: [[probe], [{together: [[up], [up]]}]]}",
+		manaHead + "  - {expect: {queue: [0]}}",
+		manaHead + "  []",
+		"name: x\ndriver: mana\ncases: {a: {known: {kernels: debian:6.17}}}",
 	} {
 		if err := s.Validate(instance(t, []byte(bad))); err == nil {
 			t.Errorf("the schema accepts\n%s", bad)

@@ -191,7 +191,7 @@ type Pattern struct{ *regexp.Regexp }
 func (p *Pattern) UnmarshalText(b []byte) error {
 	re, err := regexp.Compile(string(b))
 	if err != nil {
-		return fmt.Errorf("no regular expression: %w", err)
+		return fmt.Errorf("%q is no regular expression: %s", b, strings.TrimPrefix(err.Error(), "error parsing regexp: "))
 	}
 	if len(b) == 0 {
 		return errors.New("the regular expression is empty and would match any line")
@@ -252,7 +252,7 @@ const maxCount = 1_000_000
 func (c *count) UnmarshalText(b []byte) error {
 	n, err := strconv.Atoi(string(b))
 	if err != nil || n < 1 || n > maxCount {
-		return fmt.Errorf("%q is no number of times; allowed: 1 to %d", b, maxCount)
+		return fmt.Errorf("%q is no count; allowed: 1 to %d", b, maxCount)
 	}
 	*c = count(n)
 	return nil

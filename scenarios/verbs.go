@@ -105,12 +105,12 @@ type (
 	}
 	holdRule struct {
 		rulePoint
-		As string `json:"as" jsonschema_description:"the hold's name, for release and wait-for"`
+		As ruleName `json:"as" jsonschema_description:"the hold's name, for release and wait-for"`
 	}
 	plainRule struct {
 		rulePoint
-		Times *times `json:"times,omitempty" jsonschema_description:"at how many occurrences from the n-th on, or always; default 1"`
-		As    string `json:"as,omitempty" jsonschema_description:"the rule's name in the report"`
+		Times *times   `json:"times,omitempty" jsonschema_description:"at how many occurrences from the n-th on, or always; default 1"`
+		As    ruleName `json:"as,omitempty" jsonschema_description:"the rule's name in the report"`
 	}
 	delayRule struct {
 		plainRule
@@ -140,13 +140,13 @@ func (r *rulePoint) rule() inject.Rule { return inject.Rule{Step: r.At, Nth: r.N
 
 func (r *holdRule) rule() inject.Rule {
 	out := r.rulePoint.rule()
-	out.Name = r.As
+	out.Name = string(r.As)
 	return out
 }
 
 func (r *plainRule) rule() inject.Rule {
 	out := r.rulePoint.rule()
-	out.Name, out.Times = r.As, 1
+	out.Name, out.Times = string(r.As), 1
 	if r.Times != nil {
 		out.Times = int(*r.Times)
 	}
@@ -181,6 +181,17 @@ func (r *addRule) rule() inject.Rule {
 	out := r.plainRule.rule()
 	out.Vector = int(r.Vector)
 	return out
+}
+
+// ruleName is what a rule is called.
+type ruleName string
+
+func (r *ruleName) UnmarshalText(b []byte) error {
+	if !validName(string(b)) {
+		return fmt.Errorf("%q is %s", b, nameProblem)
+	}
+	*r = ruleName(b)
+	return nil
 }
 
 // times is how many occurrences a fault is for.
