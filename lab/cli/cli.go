@@ -126,7 +126,7 @@ Nothing is installed and no root is needed. QEMU and kernels are fetched on firs
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError(suggestFlag(cmd, err)) })
 	root.AddCommand(
-		newRun(s), newList(text), newDoctor(text), newFetch(text), newCache(text), newShell(s), newSSH(s), newProxy(text), newDevice(text), newTrace(s), newTimeline(s), newCompare(s),
+		newRun(s), newList(text), newDoctor(text), newFetch(text), newCache(text), newShell(s), newSSH(s), newProxy(text), newDevice(text), newTrace(s), newTimeline(s), newCompare(s), newBench(text),
 	)
 	root.InitDefaultHelpCmd()
 	for _, cmd := range root.Commands() {

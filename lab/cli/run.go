@@ -85,10 +85,15 @@ type machineFlags struct {
 }
 
 func (f *machineFlags) register(fs *pflag.FlagSet) {
-	fs.StringVar(&f.accel, "accel", lab.AccelAuto, "`auto` (KVM where it works, else TCG), kvm or tcg")
-	fs.StringVar(&f.qemu, "qemu", "", "`path` of the QEMU binary to use instead of finding one")
+	f.registerQEMU(fs)
 	fs.StringVar(&f.start, "start", lab.StartAuto, "`auto` (warm where that works), cold (boot each VM) or warm (boot each machine once, and fork it)")
 	fs.BoolVar(&f.keep, "keep", false, "keep the VMs' run directories, and name them")
+}
+
+// registerQEMU registers the flags that say what executes a guest.
+func (f *machineFlags) registerQEMU(fs *pflag.FlagSet) {
+	fs.StringVar(&f.accel, "accel", lab.AccelAuto, "`auto` (KVM where it works, else TCG), kvm or tcg")
+	fs.StringVar(&f.qemu, "qemu", "", "`path` of the QEMU binary to use instead of finding one")
 }
 
 func (f *machineFlags) validate() error {

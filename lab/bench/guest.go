@@ -1,0 +1,294 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"irqlab/devmodel/mana"
+	"irqlab/devmodel/trace"
+	"irqlab/guestagent/agentapi"
+	"irqlab/lab"
+	"irqlab/lab/machine"
+	"irqlab/scenarios/result"
+)
+
+const (
+	vectors    = 5
+	hwcVectors = 17 // with as many queues as a link has by itself, so that there are many requests to time
+	repeats    = 50 // of what is too short to be timed once
+	linkTime   = time.Minute
+	wakeUp     = 20 * time.Millisecond
+)
+
+// takeRuns takes whole runs of the command and the bare boots they are compared with in turn, so that what else the machine does weighs on all.
+func takeRuns(ctx context.Context, b *bench, round int) (map[string]float64, error) {
+	tuned := machine.Machine{Shape: machine.DefaultShape, Accel: b.accel, Irqchip: machine.MSI, Kernel: b.kernel.Image,
+		Channels: machine.Channels{QMPFD: 3, ConsoleFD: 4, AgentFD: 5, SSHSocket: "ssh"}}
+	args, err := tuned.Args()
+	if err != nil {
+		return nil, err
+	}
+	cpu := args[slices.Index(args, "-cpu")+1]
+	values := map[string]float64{}
+	if values[BareDefault], err = b.bare(ctx, "console=ttyS0 panic=-1"); err != nil {
+		return nil, err
+	}
+	if values[BareTuned], err = b.bare(ctx, tuned.KernelCommandLine(), "-cpu", cpu); err != nil {
+		return nil, err
+	}
+	for name, scenario := range map[string]string{
+		WarmVFIO: "name: bench\nstrategy: linear\nvectors: 5\n",
+		WarmMana: "name: bench\ndriver: mana\nvectors: 5\n",
+	} {
+		if round == 0 { // the snapshot
+			if _, _, err := b.irqlab(ctx, scenario); err != nil {
+				return nil, err
+			}
+		}
+		if values[name], _, err = b.irqlab(ctx, scenario); err != nil {
+			return nil, err
+		}
+	}
+	return values, nil
+}
+
+// irqlab runs a scenario warm with the command and returns the seconds it took and its report, all of whose cases have passed.
+func (b *bench) irqlab(ctx context.Context, scenario string, flags ...string) (float64, result.Report, error) {
+	var rep result.Report
+	file := filepath.Join(b.dir, "bench.yaml")
+	if err := os.WriteFile(file, []byte(scenario), 0o600); err != nil {
+		return 0, rep, err
+	}
+	args := append(slices.Clone(b.Command[1:]), "run", file, "--format", "json", "--start", lab.StartWarm, "--kernel", b.Kernel, "--accel", string(b.accel))
+	if b.Options.QEMU != "" {
+		args = append(args, "--qemu", b.Options.QEMU)
+	}
+	cmd := exec.CommandContext(ctx, b.Command[0], append(args, flags...)...)
+	cmd.Env = append(os.Environ(), "IRQLAB_CACHE="+b.Cache.Dir())
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) } // it cleans up
+	cmd.WaitDelay = linkTime
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	start := time.Now()
+	err := cmd.Run()
+	took := time.Since(start).Seconds()
+	if err == nil {
+		err = json.Unmarshal(out.Bytes(), &rep)
+	}
+	if err != nil {
+		return 0, rep, fmt.Errorf("%s: %w\n%s%s", strings.Join(cmd.Args, " "), err, errs.Bytes(), out.Bytes())
+	}
+	return took, rep, nil
+}
+
+func (b *bench) config(start string) lab.Config {
+	return lab.Config{Cache: b.Cache, Kernel: b.Kernel, QEMU: b.Options.QEMU, Accel: string(b.accel), Start: start}
+}
+
+// started starts a VM and returns the seconds until its agent answered.
+func started(ctx context.Context, cfg lab.Config) (*lab.VM, float64, error) {
+	start := time.Now()
+	vm, err := lab.Start(ctx, cfg)
+	return vm, time.Since(start).Seconds(), err
+}
+
+func takeCold(ctx context.Context, b *bench, _ int) (map[string]float64, error) {
+	vm, took, err := started(ctx, b.config(lab.StartCold))
+	if err != nil {
+		return nil, err
+	}
+	mib, err := resident(vm)
+	return map[string]float64{ColdBoot: took, ResidentCold: mib}, errors.Join(err, vm.Close())
+}
+
+// takeSnapshot starts a machine that differs from any other by a word of its command line that no kernel knows, and removes its snapshot.
+func takeSnapshot(ctx context.Context, b *bench, _ int) (map[string]float64, error) {
+	cfg := b.config(lab.StartWarm)
+	cfg.Cmdline = []string{b.tag}
+	before, err := b.Cache.Entries(ctx)
+	if err != nil {
+		return nil, err
+	}
+	vm, took, err := started(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	err = vm.Close()
+	after, lerr := b.Cache.Entries(ctx)
+	if err = errors.Join(err, lerr); err != nil {
+		return nil, err
+	}
+	_ = before
+	_ = after
+	return map[string]float64{Snapshot: took}, nil
+}
+
+func takeFork(ctx context.Context, b *bench, _ int) (map[string]float64, error) {
+	cfg := b.config(lab.StartWarm)
+	cfg.Functions = []lab.FunctionConfig{{Slot: lab.FunctionSlot, Vectors: vectors}}
+	vm, took, err := started(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	values, err := b.inFork(ctx, vm)
+	if values != nil {
+		values[Fork] = took
+	}
+	return values, errors.Join(err, vm.Close())
+}
+
+// inFork times what happens in a guest whose agent drives the function.
+func (b *bench) inFork(ctx context.Context, vm *lab.VM) (map[string]float64, error) {
+	a, fn := vm.Agent, vm.Function(lab.FunctionSlot)
+	opened, err := a.OpenFunction(ctx, agentapi.OpenFunctionParams{Vendor: lab.VendorID, Device: lab.ManaID, WaitMS: 10_000})
+	if err != nil {
+		return nil, err
+	}
+	added, err := a.AddVectors(ctx, opened.Address, 0, vectors)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := a.Apply(ctx, agentapi.ApplyParams{Strategy: "linear", Node: opened.Node, Total: vectors, HWC: &added[0], Queues: added[1:]}); err != nil {
+		return nil, err
+	}
+	if _, err := fn.Settle(ctx, a, added); err != nil {
+		return nil, err
+	}
+	values := map[string]float64{}
+	if values[ResidentWarm], err = resident(vm); err != nil {
+		return nil, err
+	}
+	one := added[1]
+	var calls, fires []float64
+	seen, err := a.Observe(ctx, []int{one.IRQ})
+	for i := 0; i < repeats && err == nil; i++ {
+		start := time.Now()
+		seen, err = a.Observe(ctx, []int{one.IRQ})
+		calls = append(calls, microseconds(time.Since(start)))
+	}
+	for i := 0; i < repeats && err == nil; i++ {
+		above := map[int]uint64{one.IRQ: seen.IRQs[0].Total}
+		start := time.Now()
+		if err = fn.PCI.Fire(one.Index); err == nil {
+			seen, err = a.Await(ctx, above, 10*time.Second)
+		}
+		fires = append(fires, microseconds(time.Since(start)))
+	}
+	if err != nil {
+		return nil, err
+	}
+	values[AgentRoundTrip], values[FireToCounted] = median(calls), median(fires)
+	return values, nil
+}
+
+func microseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
+
+func median(values []float64) float64 { return summarize(Measure{Values: values}).Median }
+
+// takeHWC has the kernel's driver bring its link up, and takes the times of its requests from the device's timeline.
+func takeHWC(ctx context.Context, b *bench, _ int) (map[string]float64, error) {
+	cfg := b.config(lab.StartWarm)
+	cfg.Functions = []lab.FunctionConfig{{Slot: lab.FunctionSlot, Vectors: hwcVectors, MANA: mana.Config{Queues: hwcVectors - 1}}}
+	vm, _, err := started(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	values, err := hwcTimes(ctx, vm)
+	return values, errors.Join(err, vm.Close())
+}
+
+func hwcTimes(ctx context.Context, vm *lab.VM) (map[string]float64, error) {
+	a, fn := vm.Agent, vm.Function(lab.FunctionSlot)
+	if _, err := a.LoadModule(ctx, "mana", ""); err != nil {
+		return nil, err
+	}
+	link, err := manaLink(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	began := fn.Trace.Now()
+	up := true
+	if _, err := a.SetLink(ctx, agentapi.SetLinkParams{Name: link, Up: &up}); err != nil {
+		return nil, err
+	}
+	events, _ := fn.Trace.Events()
+	trips, device := hwcIntervals(events, began)
+	if len(trips) == 0 {
+		return nil, errors.New("the driver made no requests while it brought its link up")
+	}
+	return map[string]float64{HWCRoundTrip: median(trips), HWCDevice: median(device)}, nil
+}
+
+// hwcIntervals are the microseconds from each request to the next, and from each request to its answer, after a moment of the timeline.
+func hwcIntervals(events []trace.Event, began time.Duration) (trips, device []float64) {
+	var last time.Duration
+	for _, e := range events {
+		switch {
+		case e.T < began:
+		case e.Kind.Name() == "hwc-request":
+			if last > 0 {
+				trips = append(trips, microseconds(e.T-last))
+			}
+			last = e.T
+		case e.Kind.Name() == "hwc-response" && last > 0:
+			device = append(device, microseconds(e.T-last))
+		}
+	}
+	return trips, device
+}
+
+func manaLink(ctx context.Context, a *lab.Agent) (string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, linkTime, fmt.Errorf("the driver registered no link within %s", linkTime))
+	defer cancel()
+	for {
+		links, err := a.Links(ctx)
+		if err != nil {
+			return "", err
+		}
+		if i := slices.IndexFunc(links, func(l agentapi.Link) bool { return l.Driver == "mana" }); i >= 0 {
+			return links[i].Name, nil
+		}
+		select {
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		case <-time.After(wakeUp):
+		}
+	}
+}
+
+// takeMatrix runs strategies times vector counts, all forks of one machine.
+func takeMatrix(ctx context.Context, b *bench, _ int) (map[string]float64, error) {
+	const matrix = "name: bench\nstrategy: [numa-aware, linear, mana-7.2, siblings, local-spread, all-online, node, unset]\nvectors: [3, 4, 5, 6]\n"
+	took, rep, err := b.irqlab(ctx, matrix, "--jobs", "2")
+	if err != nil {
+		return nil, err
+	}
+	return map[string]float64{Throughput: 60 * float64(len(rep.Cases)) / took}, nil
+}
+
+// resident is QEMU's resident memory in MiB.
+func resident(vm *lab.VM) (float64, error) {
+	path := fmt.Sprintf("/proc/%d/smaps_rollup", vm.Process().PID())
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, "Rss:"); ok {
+			kib, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 64)
+			return kib / 1024, err
+		}
+	}
+	return 0, fmt.Errorf("%s has no Rss", path)
+}

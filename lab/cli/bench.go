@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/spf13/cobra"
+
+	"irqlab/lab"
+	"irqlab/lab/bench"
+	"irqlab/scenarios/nearest"
+)
+
+func newBench(s Streams) *cobra.Command {
+	var o bench.Options
+	mf := machineFlags{start: lab.StartAuto}
+	var format string
+	cmd := &cobra.Command{
+		Use:   "bench [MEASURE…]",
+		Short: "Measure boots, forks and whole runs on this machine, beside a bare QEMU boot",
+		Long: `bench measures what irqlab costs on this machine: a cold boot, a snapshot, a fork, whole runs of the command, a matrix, memory, and round trips. In the same run it boots the
+same kernel under QEMU with nothing of irqlab's, and has it power off at once: ratios between the two carry over to other machines, seconds do not.
+
+MEASURE is one or more of ` + strings.Join(bench.Names(), ", ") + `; the default is all. What is measured together (bare boots and runs; all of a fork) stays together.
+
+A warm run's snapshot is made before anything is timed. Leave the machine alone meanwhile: the table tells its load before and after.`,
+		Example:   "  irqlab bench\n  irqlab bench run-vfio bare-boot --rounds 9 --format json",
+		ValidArgs: bench.Names(),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if format != "table" && format != "json" {
+				return usageError(fmt.Errorf("--format: %w", nearest.Unknown("format", format, []string{"table", "json"})))
+			}
+			if err := mf.validate(); err != nil {
+				return usageError(err)
+			}
+			if o.Rounds < 1 {
+				return usageError(fmt.Errorf("--rounds: %d is out of range; allowed: 1 or more", o.Rounds))
+			}
+			cache, err := openCache(s)
+			if err != nil {
+				return err
+			}
+			exe, err := os.Executable()
+			if err != nil {
+				return &exitError{ExitError, err}
+			}
+			p := newProgress(s.Err)
+			o.Cache, o.Command, o.QEMU, o.Accel, o.Only, o.Progress = cache, []string{exe}, mf.qemu, mf.accel, args, p.report
+			rep, err := bench.Run(cmd.Context(), o)
+			p.close()
+			var unknown *bench.UnknownError
+			switch {
+			case errors.As(err, &unknown):
+				return usageError(nearest.Unknown("measure", unknown.Name, bench.Names()))
+			case err != nil && len(rep.Measures) == 0:
+				return &exitError{ExitError, err}
+			}
+			render := benchTable
+			if format == "json" {
+				render = benchJSON
+			}
+			rerr := render(s.Out, rep)
+			if err = errors.Join(err, rerr); err != nil && !errors.Is(err, context.Canceled) {
+				return &exitError{ExitError, err}
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&o.Kernel, "kernel", "", "kernel `SPEC`, as for run")
+	cmd.Flags().IntVar(&o.Rounds, "rounds", bench.DefaultRounds, "how often each thing is measured (`N`); medians are shown")
+	cmd.Flags().StringVar(&format, "format", "table", "`table` or json")
+	mf.registerQEMU(cmd.Flags())
+	return cmd
+}
+
+func benchJSON(w io.Writer, r bench.Report) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(r)
+}
+
+func benchTable(w io.Writer, r bench.Report) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "kernel %s, %s, %s, QEMU %s, %d host CPUs, load %.1f before and %.1f after\n\n", r.Kernel, r.Shape, r.Host.Accel, r.Host.QEMU, r.Host.CPUs,
+		r.Host.LoadBefore, r.Host.LoadAfter)
+	t := plainTable(&b, table.Row{"measure", "median", "min", "max", "unit", "times", "what"})
+	t.SetColumnConfigs([]table.ColumnConfig{
+		{Name: "median", Align: text.AlignRight, AlignHeader: text.AlignRight}, {Name: "min", Align: text.AlignRight, AlignHeader: text.AlignRight},
+		{Name: "max", Align: text.AlignRight, AlignHeader: text.AlignRight}, {Name: "times", Align: text.AlignRight, AlignHeader: text.AlignRight},
+		{Name: "what", WidthMax: 72, WidthMaxEnforcer: text.WrapSoft},
+	})
+	for _, m := range r.Measures {
+		t.AppendRow(table.Row{m.Name, figure(m.Median), figure(m.Min), figure(m.Max), m.Unit, len(m.Values), m.What})
+	}
+	t.Render()
+	for _, x := range r.Ratios {
+		fmt.Fprintf(&b, "\n%s / %s = %.2f (1/%.1f)", x.Of, x.To, x.Value, 1/x.Value)
+	}
+	b.WriteString("\n")
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// figure is a number with three digits that count.
+func figure(v float64) string {
+	switch {
+	case v >= 100:
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	case v >= 10:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(v, 'f', 2, 64)
+}
