@@ -93,6 +93,7 @@ func TestShipped(t *testing.T) {
 				t.Errorf("%s/%s: artifact %q: %v", c.Scenario, c.Name, f, err)
 			}
 		}
+		testTimeline(t, c, filepath.Join(out, c.Artifacts.Timeline))
 	}
 	var again []scenarios.Case
 	var warm []result.Case
