@@ -25,8 +25,8 @@ var (
 )
 
 const (
-	maxCounted = 4096 // steps counted one by one: codes and offsets are the guest's choice
-	maxRecent  = 8
+	maxSparse = 4096 // registers and unknown codes counted one by one: they are the guest's choice
+	maxRecent = 8
 )
 
 // Controller has the rules of one function. The nil Controller has none and can have none; Pass costs it nothing. Methods may be called from any goroutine.
@@ -35,10 +35,11 @@ type Controller struct {
 	rec     *trace.Recorder
 	rules   []*rule // all there have been
 	live    [kinds][]*rule
-	counts  map[Point]int
+	dense   [kinds][]int // occurrences
+	sparse  map[Point]int
 	totals  [kinds]int
-	recent  [maxRecent]Point // the last steps, a ring; no accesses, since a driver polls, and repeated ones once
-	passed  int              // how many ever went into it
+	recent  [maxRecent]occurrence // the last steps, a ring; no accesses, since a driver polls, and repeated ones once
+	passed  int                   // how many ever went into it
 	waiters []*waiter
 	changed chan struct{} // closed when a rule's state has changed
 }
@@ -57,6 +58,12 @@ type rule struct {
 // over says whether the rule is for no occurrence any more.
 func (r *rule) over() bool { return r.removed || r.Times >= 0 && r.seen >= r.Nth+r.Times-1 }
 
+// occurrence is the n-th time a step was reached.
+type occurrence struct {
+	Point
+	n int
+}
+
 type waiter struct {
 	at   pattern
 	left int
@@ -65,7 +72,11 @@ type waiter struct {
 
 // New makes a controller without rules.
 func New() *Controller {
-	return &Controller{counts: map[Point]int{}, changed: make(chan struct{})}
+	c := &Controller{sparse: map[Point]int{}, changed: make(chan struct{})}
+	for k, n := range denseSizes {
+		c.dense[k] = make([]int, n)
+	}
+	return c
 }
 
 // Attach says where rules at work are recorded. The device calls it.
@@ -125,31 +136,65 @@ func (c *Controller) Pass(p Point) *Hit {
 	if c == nil {
 		return nil
 	}
+	return c.pass(p)
+}
+
+func (c *Controller) pass(p Point) (h *Hit) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	n := c.count(p)
+	if !p.kind.access() {
+		if c.passed == 0 || c.recent[(c.passed-1)%maxRecent].Point != p {
+			c.passed++
+		}
+		c.recent[(c.passed-1)%maxRecent] = occurrence{p, n}
+	}
+	if len(c.waiters) > 0 {
+		c.waiters = slices.DeleteFunc(c.waiters, func(w *waiter) bool {
+			if !w.at.matches(p) {
+				return false
+			}
+			if w.left--; w.left == 0 {
+				close(w.done)
+			}
+			return w.left == 0
+		})
+	}
+	if len(c.live[p.kind]) > 0 {
+		h = c.apply(p)
+	}
+	c.mu.Unlock()
+	return h
+}
+
+// place is where in dense a step is counted; false for those that are rare, or the guest's choice, and are counted in a map.
+func (p Point) place() (int, bool) {
+	n := int(p.n)
+	if p.kind == kindRequest || p.kind == kindResponse {
+		switch n >> 8 { // MANA's codes follow GDMA's
+		case 0:
+		case 0x200:
+			n = n&0xff | 0x100
+		default:
+			return 0, false
+		}
+	}
+	return n, n < denseSizes[p.kind]
+}
+
+var denseSizes = [kinds]int{kindSMC: 8, kindRequest: 0x200, kindResponse: 0x200, kindEvent: 256, kindCompletion: 8, kindVector: 2048}
+
+// count counts a step, and says which occurrence this is. The caller holds mu.
+func (c *Controller) count(p Point) int {
 	c.totals[p.kind]++
-	if n, ok := c.counts[p]; ok || len(c.counts) < maxCounted {
-		c.counts[p] = n + 1
+	if i, ok := p.place(); ok {
+		c.dense[p.kind][i]++
+		return c.dense[p.kind][i]
 	}
-	if !p.kind.access() && (c.passed == 0 || c.recent[(c.passed-1)%maxRecent] != p) {
-		c.recent[c.passed%maxRecent] = p
-		c.passed++
+	n, ok := c.sparse[p]
+	if ok || len(c.sparse) < maxSparse {
+		c.sparse[p] = n + 1
 	}
-	for i := 0; i < len(c.waiters); i++ {
-		w := c.waiters[i]
-		if !w.at.matches(p) {
-			continue
-		}
-		if w.left--; w.left == 0 {
-			close(w.done)
-			c.waiters = slices.Delete(c.waiters, i, i+1)
-			i--
-		}
-	}
-	if len(c.live[p.kind]) == 0 {
-		return nil
-	}
-	return c.apply(p)
+	return n + 1
 }
 
 // apply asks the rules. The caller holds mu.
@@ -318,7 +363,7 @@ func (c *Controller) Await(ctx context.Context, step string, n int) error {
 	return fmt.Errorf("step %s: reached %d of %d times in %s: %w; %s", step, n-w.left, n, time.Since(start).Round(time.Millisecond), ctx.Err(), c.progress())
 }
 
-// Count is how often a step has been reached since the controller was made, 0 for a step there is not. Of codes and offsets the first few thousand are counted each.
+// Count is how often a step has been reached since the controller was made, 0 for a step there is not. Of registers and of unknown codes the first few thousand are counted.
 func (c *Controller) Count(step string) int {
 	at, err := parse(step)
 	if c == nil || err != nil {
@@ -329,7 +374,10 @@ func (c *Controller) Count(step string) int {
 	if at.any {
 		return c.totals[at.kind]
 	}
-	return c.counts[at.Point]
+	if i, ok := at.place(); ok {
+		return c.dense[at.kind][i]
+	}
+	return c.sparse[at.Point]
 }
 
 // Progress is the last steps the device has reached, with how often each has been so far; accesses are left out, since a driver polls.
@@ -349,8 +397,7 @@ func (c *Controller) progress() string {
 	}
 	var s []string
 	for i := max(0, c.passed-maxRecent); i < c.passed; i++ {
-		p := c.recent[i%maxRecent]
-		s = append(s, fmt.Sprintf("%s (%d)", p, c.counts[p]))
+		s = append(s, fmt.Sprintf("%s (%d)", c.recent[i%maxRecent].Point, c.recent[i%maxRecent].n))
 	}
 	return "last: " + strings.Join(s, ", ")
 }
