@@ -14,7 +14,7 @@ import (
 
 const (
 	keptEvents    = 1 << 17 // of a case's trace that goes into a file, the newest ones: 10 MiB
-	clockReadings = 3       // of the guest's clock, at each end of a case: each costs an emulated guest some milliseconds
+	clockReadings = 3       // of the guest's clock, at least, at each end of a case: each costs an emulated guest some milliseconds
 )
 
 // guestClock is what the guest tells for the timeline.

@@ -200,33 +200,46 @@ func TestAlign(t *testing.T) {
 	}
 }
 
-// slowGuest answers after a while, and stops answering.
+// slowGuest answers after the given ways there and back, and then no more.
 type slowGuest struct {
 	now   time.Duration
+	ways  []time.Duration
 	asked []string
 }
 
 func (g *slowGuest) Mark(_ context.Context, text string) (agentapi.LogRecord, error) {
-	if len(g.asked) == 2 {
+	if len(g.ways) == 0 {
 		return agentapi.LogRecord{}, errors.New("gone")
 	}
+	if slices.Contains(g.asked, text) {
+		return agentapi.LogRecord{}, errors.New("the same mark again")
+	}
 	g.asked = append(g.asked, text)
-	g.now += ms(3)
-	r := agentapi.LogRecord{Seconds: 7.000001, Text: text}
-	g.now += ms(2)
-	return r, nil
+	g.now += g.ways[0]
+	g.ways = g.ways[1:]
+	return agentapi.LogRecord{Seconds: 7.000001, Text: text}, nil
 }
 
 func TestMeasure(t *testing.T) {
 	t.Parallel()
-	g := &slowGuest{now: ms(10)}
-	pairs, err := Measure(t.Context(), g, func() time.Duration { return g.now }, 3)
-	want := []Pair{{ms(10), ms(15), 7000001 * time.Microsecond}, {ms(15), ms(20), 7000001 * time.Microsecond}}
-	if !slices.Equal(pairs, want) || err == nil || !strings.Contains(err.Error(), "gone") {
-		t.Errorf("pairs %v, error %v", pairs, err)
-	}
-	if g.asked[0] == g.asked[1] {
-		t.Error("two marks are the same")
+	quick, slow := ms(4), ms(40)
+	for what, tc := range map[string]struct {
+		ways []time.Duration
+		want int // readings
+		err  bool
+	}{
+		"a quick guest":               {[]time.Duration{quick, quick, quick, quick}, 3, false},
+		"a busy host":                 {[]time.Duration{slow, slow, slow, slow, quick, quick}, 5, false},
+		"one that stays so":           {slices.Repeat([]time.Duration{slow}, 20), mostReadings, false},
+		"a guest that dies meanwhile": {[]time.Duration{quick, slow}, 2, true},
+	} {
+		g := &slowGuest{now: ms(10), ways: tc.ways}
+		pairs, err := Measure(t.Context(), g, func() time.Duration { return g.now }, 3)
+		if len(pairs) != tc.want || (err != nil) != tc.err {
+			t.Errorf("%s: %d readings, error %v", what, len(pairs), err)
+		} else if want := (Pair{ms(10), ms(10) + tc.ways[0], 7000001 * time.Microsecond}); pairs[0] != want {
+			t.Errorf("%s: %v, want %v", what, pairs[0], want)
+		}
 	}
 }
 
