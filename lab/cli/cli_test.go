@@ -112,7 +112,7 @@ func TestList(t *testing.T) {
 	if status != ExitPass {
 		t.Fatalf("status %d: %s", status, msg)
 	}
-	for _, want := range append(scenarios.Shipped(), "numa-aware", "mana-7.2", "sockets=1,cores=2,threads=2,nodes=1,memory=512M") {
+	for _, want := range append(scenarios.Shipped(), "numa-aware", "mana-7.2", "sockets=1,cores=2,threads=2,nodes=1,memory=512M", "reset-service", "request:QUERY_DEV_CONFIG") {
 		if !strings.Contains(out, want) {
 			t.Errorf("the list lacks %s:\n%s", want, out)
 		}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"irqlab/devmodel/inject"
 	"irqlab/guestagent/strategy"
 	"irqlab/images"
 	"irqlab/scenarios"
@@ -18,17 +20,19 @@ import (
 
 func newList(s Streams) *cobra.Command {
 	var refresh bool
-	topics := []string{"scenarios", "strategies", "kernels", "shapes"}
+	topics := []string{"scenarios", "strategies", "kernels", "shapes", "steps"}
 	show := map[string]func(cmd *cobra.Command) error{
 		"scenarios":  func(*cobra.Command) error { return listScenarios(s.Out) },
 		"strategies": func(*cobra.Command) error { return listStrategies(s.Out) },
 		"kernels":    func(cmd *cobra.Command) error { return listKernels(cmd, s, refresh) },
 		"shapes":     func(*cobra.Command) error { return listShapes(s.Out) },
+		"steps":      func(*cobra.Command) error { return listSteps(s.Out) },
 	}
 	cmd := &cobra.Command{
-		Use:   "list [scenarios|strategies|kernels|shapes]",
+		Use:   "list [scenarios|strategies|kernels|shapes|steps]",
 		Short: "List what there is",
-		Long: `list shows the shipped scenarios, the affinity strategies, the kernels and the machine shapes the scenarios use; without an argument, all of them.
+		Long: `list shows the shipped scenarios, the affinity strategies, the kernels, the machine shapes the scenarios use, and the steps
+of experiments: the verbs a scenario is written in, and the steps of the protocol at which the device can be held or made to err. Without an argument it shows all of them.
 
 A kernel is cached, fetchable, or incomplete: then the reason says what the mirror lacks. The list of fetchable kernels is the one of the last fetch or run;
 --refresh asks the mirror.`,
@@ -147,5 +151,25 @@ func listShapes(w io.Writer) error {
 		t.AppendRow(table.Row{sh, sh.CPUs(), strings.Join(users[sh], ", ")})
 	}
 	t.Render()
+	return nil
+}
+
+// listSteps shows the verbs of scenarios' steps, and the steps of the protocol that they can be about.
+func listSteps(w io.Writer) error {
+	verbs := plainTable(w, table.Row{"verb", "driver", "what it does"})
+	for _, v := range scenarios.Verbs() {
+		verbs.AppendRow(table.Row{v.Form, cmp.Or(v.Driver, "any"), v.Text})
+	}
+	verbs.Render()
+	fmt.Fprintln(w)
+	steps := plainTable(w, table.Row{"protocol step", "what it is", "what can be done there"})
+	for _, s := range inject.Steps() {
+		actions := make([]string, len(s.Actions))
+		for i, a := range s.Actions {
+			actions[i] = string(a)
+		}
+		steps.AppendRow(table.Row{s.Name, s.Text, strings.Join(actions, " ")})
+	}
+	steps.Render()
 	return nil
 }
