@@ -274,6 +274,7 @@ func vectorLane(items []item, c chart, v int, seen []reading) lane {
 		since = -1
 	}
 	fires := ticks{chart: c}
+	var gone []Time // when it was disabled: it is routed nowhere from then on
 	for _, e := range items {
 		if e.Vector == nil || *e.Vector != v || e.Source != SourceVector {
 			continue
@@ -283,6 +284,7 @@ func vectorLane(items []item, c chart, v int, seen []reading) lane {
 			since = e.T
 		case e.Kind == kindDeassign:
 			bar(e.T)
+			gone = append(gone, e.T)
 		case e.Kind == kindFire && e.on >= 0:
 			fires.add(e.T, "fire", hue(e.on), e.words())
 		case e.Kind == kindFire:
@@ -293,13 +295,16 @@ func vectorLane(items []item, c chart, v int, seen []reading) lane {
 	}
 	bar(c.to)
 	for i := 0; i < len(seen); {
+		until := c.to
+		if n, _ := slices.BinarySearch(gone, seen[i].at); n < len(gone) {
+			until = min(until, gone[n])
+		}
 		k := i + 1
-		for k < len(seen) && slices.Equal(seen[k].effective, seen[i].effective) {
+		for k < len(seen) && seen[k].at < until && slices.Equal(seen[k].effective, seen[i].effective) {
 			k++
 		}
-		until := c.to
 		if k < len(seen) {
-			until = seen[k].at
+			until = min(until, seen[k].at)
 		}
 		if cpus := cpulist.List(seen[i].effective); len(cpus) > 0 && until >= c.from && seen[i].at <= c.to {
 			title := fmt.Sprintf("vector %d routed to CPU %s, seen from %s to %s", v, cpus, seen[i].at, seen[k-1].at)

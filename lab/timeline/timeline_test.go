@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -386,6 +387,29 @@ func TestHTML(t *testing.T) {
 		if strings.Contains(window, want) != there {
 			t.Errorf("%q on the page of a window: want %v", want, there)
 		}
+	}
+}
+
+// A vector is routed nowhere while it is disabled, and where it was seen before only from when it is seen there again.
+func TestVectorLane(t *testing.T) {
+	t.Parallel()
+	seen := func(at, cpu string) string {
+		return `{"t":` + at + `,"source":"observation","kind":"vector-read","vector":0,"cpu":` + cpu + `,"fields":{"irq":30,"handled":1,"effective":1}}` + "\n"
+	}
+	const call = `{"t":0,"source":"agent","kind":"agent-call"}` + "\n"
+	tl := read(t, `{"irqlab":"timeline","schema":1,"end":10}`+"\n"+call+`{"t":1,"source":"vector","kind":"vector-assign","vector":0}`+"\n"+
+		seen("2", "1")+strings.Replace(call, "0", "3", 1)+seen("4", "1")+`{"t":5,"source":"vector","kind":"vector-deassign","vector":0}`+"\n"+seen("8", "1")+
+		strings.Replace(call, "0", "8.5", 1)+seen("9", "2"))
+	var got []string
+	for _, m := range vectorLane(tl.items(Filter{}), chart{to: tl.Header.End, slots: 100}, 0, readings(tl.Events)[0]).Marks {
+		got = append(got, fmt.Sprintf("%s at %s for %s", m.Class, m.Left, m.Width))
+	}
+	want := []string{
+		"enabled at 10.0000% for 40.0000%",
+		"routed at 20.0000% for 30.0000%", "routed at 80.0000% for 10.0000%", "routed at 90.0000% for 10.0000%",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
 	}
 }
 
