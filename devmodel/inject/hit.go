@@ -243,6 +243,9 @@ func (l *Lane) run() {
 func (l *Lane) do(work func()) {
 	rest := l.waiting
 	l.waiting = nil
-	work()
+	if work(); len(l.waiting) == 0 { // mostly: there may be thousands behind
+		l.waiting = rest
+		return
+	}
 	l.waiting = append(l.waiting, rest...)
 }

@@ -73,6 +73,32 @@ func TestHeldWrite(t *testing.T) {
 	}
 }
 
+// TestManyWritesBehindAHeldOne: memory is bounded, what is lost is on the trace, and the rest goes on quickly.
+func TestManyWritesBehindAHeldOne(t *testing.T) {
+	t.Parallel()
+	f, p, c := ruled(t, inject.Rule{Step: "register-write", Action: inject.Hold})
+	const n = 1 << 16
+	for i := range n + 10 {
+		f.setBAR(t, 0x100, byte(i), byte(i>>8))
+	}
+	if err := c.Release("a"); err != nil {
+		t.Fatal(err)
+	}
+	if got := int(le.Uint16(p.bytes[0x100:])); got != n&0xffff { // the held one is number 0, so number n is the last that had room
+		t.Errorf("the last write has number %d, want %d", got, n&0xffff)
+	}
+	lost := 0
+	events, _ := f.Trace().Events()
+	for _, e := range events {
+		if e.Kind == TraceLostWrite {
+			lost++
+		}
+	}
+	if lost != 9 {
+		t.Errorf("%d writes lost, want 9", lost)
+	}
+}
+
 func TestResetDropsHeldWrites(t *testing.T) {
 	t.Parallel()
 	f, p, c := ruled(t, inject.Rule{Step: "register-write@0x100", Action: inject.Hold}, inject.Rule{Step: "config-write@0x4", Action: inject.Hold},
