@@ -354,6 +354,15 @@ func (s *stepper) audit() {
 	for _, f := range found {
 		s.out.Notes = append(s.out.Notes, "In a reset that the device had asked for: "+f)
 	}
+	for _, r := range s.resets {
+		what := fmt.Sprintf("after %s in line %d ", r.step, r.step.Line)
+		switch {
+		case s.inject.Count(stepDestroy) == r.destroys:
+			s.out.Notes = append(s.out.Notes, what+"the driver did not set the device up anew")
+		case r.running && !s.running():
+			s.out.Notes = append(s.out.Notes, what+"the driver had not brought its link up again when the steps were over; "+s.inject.Progress())
+		}
+	}
 	s.resets = nil
 }
 

@@ -349,6 +349,9 @@ func (e *experiment) finish(ctx context.Context, err error) {
 			e.out.Outcome = result.Fail
 		}
 	}
+	if e.out.Outcome == result.Fail {
+		e.out.Known = e.c.KnownFailure()
+	}
 	if err := e.keepTimeline(); err != nil {
 		e.out.Notes = append(e.out.Notes, err.Error())
 	}
@@ -416,12 +419,12 @@ func blamesGuest(err error, warnings []string) bool {
 	switch {
 	case errors.As(err, &frozen), errors.As(err, &unstarted), errors.As(err, &busy), errors.As(err, &defect):
 		return false
+	case errors.As(err, &step) && step.deadlock():
+		return false
 	case errors.As(err, &dead):
 		return dead.Guest()
 	case errors.As(err, &boot), errors.As(err, &lost), errors.As(err, &driver):
 		return true
-	case errors.As(err, &step) && step.deadlock():
-		return false
 	case errors.As(err, &step) && step.Refused:
 		return lab.GuestRefused(err)
 	case errors.As(err, &guest):

@@ -26,9 +26,10 @@ const (
 	// driverTime is how long a step may sit in the kernel's driver, which waits 30 s for each of the device's answers, and up to 2 min for packets that were not sent.
 	driverTime = 3 * time.Minute
 	cpuTime    = time.Minute      // for a CPU to leave or come; also for what takes no time
-	stormTime  = 2 * time.Second  // for a CPU to leave or come in a storm, where many do
+	stormTime  = 5 * time.Second  // for a CPU to leave or come in a storm, where many do
 	fireTime   = time.Second      // for all vectors to be handled once
 	devicePoll = time.Millisecond // asking our own device costs nothing
+	stepTail   = 10               // console lines in an error
 )
 
 // builtin is the experiment of a case that has no steps of its own.
@@ -119,7 +120,7 @@ func (e *lateError) Unwrap() error { return context.DeadlineExceeded }
 type StepError struct {
 	Step     scenarios.Step
 	Err      error
-	Late     bool     // it was given up
+	Late     bool     // what it waited for did not come, and it was given up
 	Refused  bool     // the guest's kernel or the lab refused it
 	Holds    []string // in force: "NAME (hold at STEP)"
 	Progress string   // the last steps of the protocol; "" where the case has no rules
@@ -206,11 +207,21 @@ type stepper struct {
 	fresh    *reading // made by the step before
 	seen     uint64   // of the kernel log
 	plugged  cpulist.List
-	resets   []*scenarios.Step
-	audited  int  // of the device's audits
-	fault    bool // a rule may have made driver and device disagree
+	resets   []reset // asked for since the driver was last found complete
+	audited  int     // of the device's audits
+	fault    bool    // a rule may have made driver and device disagree
 	returned []string
 }
+
+// reset is one that the device has asked for.
+type reset struct {
+	step     *scenarios.Step
+	destroys int  // channels the driver had ended before
+	running  bool // its link was
+}
+
+// stepDestroy is how a driver begins to set the device up anew.
+const stepDestroy = "smc:destroy"
 
 // reading is what was read of the vectors.
 type reading struct {
@@ -235,12 +246,8 @@ func (e *experiment) runSteps(ctx context.Context) error {
 		s.fail(err)
 	}
 	s.background.Wait()
-	if cause := context.Cause(ctx); err == nil && cause != nil {
-		err = cause // of a step in the background
-	}
-	var step *StepError
-	if cause := context.Cause(ctx); errors.As(cause, &step) && !errors.As(err, &step) {
-		err = cause // what the others were ended for
+	if cause := context.Cause(ctx); err == nil || errors.As(cause, new(*StepError)) {
+		err = cause // what others were ended for, too
 	}
 	s.end(err)
 	return err
@@ -406,17 +413,17 @@ func (s *stepper) done(ctx context.Context, step *scenarios.Step, at int, facts 
 	case context.Cause(ctx) != nil: // others ended it
 		return err
 	}
-	e := &StepError{Step: *step, Err: err, Refused: refused, Late: errors.Is(err, context.DeadlineExceeded)}
+	e := &StepError{Step: *step, Err: err, Refused: refused, Late: errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*lab.LostError))}
 	for _, r := range s.inject.States() {
 		if r.Held {
 			e.Holds = append(e.Holds, fmt.Sprintf("%s (%s)", r.Name, scenarios.RuleText(r.Rule)))
 		}
 	}
-	if len(s.inject.States()) > 0 {
-		e.Progress = s.inject.Progress()
+	if p := s.inject.Progress(); len(s.inject.States()) > 0 && !strings.Contains(err.Error(), p) {
+		e.Progress = p
 	}
 	if e.Late {
-		e.Tail = s.vm.Console().Tail(logTail)
+		e.Tail = s.vm.Console().Tail(stepTail)
 	}
 	return e
 }
@@ -525,15 +532,21 @@ func (s *stepper) post(step *scenarios.Step) error {
 	if !ok {
 		return fmt.Errorf("no event %q", p.Event)
 	}
+	r := reset{step, s.inject.Count(stepDestroy), s.running()}
 	if err := s.fn.MANA.PostEvent(event); err != nil {
 		return refusef("posting %s: %w", p, err)
 	}
 	if p.Event == scenarios.EventResetRequest || p.Event == scenarios.EventFPGAReconfig {
 		s.mu.Lock()
-		s.resets = append(s.resets, step)
+		s.resets = append(s.resets, r)
 		s.mu.Unlock()
 	}
 	return nil
+}
+
+// running reports whether the device has a link that is up.
+func (s *stepper) running() bool {
+	return slices.ContainsFunc(s.fn.MANA.Ports(), func(p mana.PortState) bool { return p.RX })
 }
 
 // changeCPUs takes CPUs away or brings them back, one after the other.
@@ -745,7 +758,7 @@ func until(ctx context.Context, every time.Duration, ok func() (bool, error), so
 			err = pause(ctx, every)
 		}
 		if err != nil {
-			if context.Cause(ctx) != nil {
+			if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 				return fmt.Errorf("%s: %w", soFar(), err)
 			}
 			return err
@@ -760,11 +773,10 @@ func (s *stepper) linkIs(ctx context.Context, state string) (ok bool, is string,
 		return false, "not known", err
 	}
 	i := slices.IndexFunc(links, func(l agentapi.Link) bool { return l.Driver == manaModule })
-	running := slices.ContainsFunc(s.fn.MANA.Ports(), func(p mana.PortState) bool { return p.RX })
 	switch {
 	case i < 0:
 		is = scenarios.LinkGone
-	case links[i].Up && running:
+	case links[i].Up && s.running():
 		is = scenarios.LinkUp
 	case links[i].Up:
 		is = "up, and its queues are not"
