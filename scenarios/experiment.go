@@ -13,7 +13,7 @@ import (
 
 // validateSteps finds what is impossible about a case's steps: what no kernel and no device could do, and what would wait for itself.
 func (c *Case) validateSteps() []problem {
-	w := &walk{c: c, holds: map[string]*hold{}, observed: map[string]bool{}, present: cpulist.Range(0, c.Shape.CPUs()-1), online: c.Online()}
+	w := &walk{c: c, rules: map[string]*Step{}, holds: map[string]*hold{}, observed: map[string]bool{}, present: cpulist.Range(0, c.Shape.CPUs()-1), online: c.Online()}
 	for s := range allSteps(c.Steps) {
 		w.arm(s)
 	}
@@ -41,6 +41,7 @@ type walk struct {
 	c        *Case
 	problems []problem
 
+	rules    map[string]*Step
 	holds    map[string]*hold
 	armed    []*hold // and not released, in the order of arming
 	observed map[string]bool
@@ -89,15 +90,11 @@ func (w *walk) arm(s *Step) {
 	if s.Rule.Action == inject.Add && s.Rule.Vector >= w.c.Vectors {
 		w.say(s, "vector %d is not the function's, which has %s", s.Rule.Vector, cpulist.Range(0, w.c.Vectors-1))
 	}
-	for other := range allSteps(w.c.Steps) {
-		if other == s {
-			break
-		}
-		if other.Rule != nil && other.Rule.Name == s.Rule.Name {
-			w.say(s, "the name %q is taken by the %s of line %d", s.Rule.Name, other.Verb, other.Line)
-			return
-		}
+	if other := w.rules[s.Rule.Name]; other != nil {
+		w.say(s, "the name %q is taken by the %s of line %d", s.Rule.Name, other.Verb, other.Line)
+		return
 	}
+	w.rules[s.Rule.Name] = s
 	if s.Verb == VerbHold {
 		w.holds[s.Rule.Name] = &hold{step: s}
 	}

@@ -52,6 +52,7 @@ type Case struct {
 	key   string      // of the case in the file, "" for one that only the defaults make
 	named []string    // which alternatives the case stands for
 	line  string      // which of the alternatives that overrides made it stands for
+	doing string      // what the steps do, for Setup
 }
 
 // Online are the CPUs the function's driver sees.
@@ -206,7 +207,7 @@ func (d *decoder) expand(f *file, body namedCase) []Case {
 		d.fail(cmp.Or(at, "cases"), "the lists multiply to more than %d cases", MaxCases)
 		return nil
 	}
-	cases := []Case{{Scenario: f.Name, Name: body.name, Text: body.Text, Steps: steps, Expect: expect, Labels: expect.labels(), Known: body.Known, key: body.name}}
+	cases := []Case{{Scenario: f.Name, Name: body.name, Text: body.Text, Steps: steps, Expect: expect, Labels: expect.labels(), Known: body.Known, key: body.name, doing: setup(steps)}}
 	cases = multiply(cases, st.Strategy, func(c *Case, v strategyName) string { c.Strategy = string(v); return string(v) })
 	cases = multiply(cases, st.Driver, func(c *Case, v driverName) string { c.Driver = string(v); return string(v) })
 	cases = multiply(cases, st.Shape, func(c *Case, v shapeText) string { c.Shape = shape.Shape(v); return shapeWord(c.Shape) })
@@ -216,11 +217,16 @@ func (d *decoder) expand(f *file, body namedCase) []Case {
 	cases = multiply(cases, st.Pressure, func(c *Case, v NamedProfile) string { c.Pressure = v.Entries; return v.Name })
 	cases = multiply(cases, st.Offline, func(c *Case, v offlineList) string { c.Offline = cpulist.List(v); return offlineWord(c.Offline) })
 	cases = multiply(cases, st.Kernel, func(c *Case, v kernelSpec) string { c.Kernel = string(v); return kernelWord(c.Kernel) })
+	stepsFailed := false
 	for i := range cases {
 		c := &cases[i]
 		c.name()
 		c.resolve()
-		problems := c.validate()
+		problems := c.validateSettings()
+		if len(problems) == 0 && !stepsFailed { // what is wrong with one case's steps is as a rule wrong with the others'
+			problems = c.validateSteps()
+			stepsFailed = len(problems) > 0
+		}
 		for _, p := range problems {
 			d.fail(where(p.key), "%s", p.text)
 		}
@@ -315,8 +321,15 @@ func (c *Case) resolve() {
 	c.Vectors = c.count.Of(len(c.Online()))
 }
 
-// validate finds what is impossible about the case, each at the key of the setting to blame.
+// validate finds what is impossible about the case, each at the key to blame.
 func (c *Case) validate() []problem {
+	if out := c.validateSettings(); len(out) > 0 {
+		return out
+	}
+	return c.validateSteps()
+}
+
+func (c *Case) validateSettings() []problem {
 	var out []problem
 	say := func(key, format string, args ...any) { out = append(out, problem{key, fmt.Sprintf(format, args...)}) }
 	all := cpulist.Range(0, c.Shape.CPUs()-1)
@@ -355,9 +368,6 @@ func (c *Case) validate() []problem {
 		if total > MaxVectors {
 			say("pressure", "%q: the levels sum to %d vectors; allowed: %d", p, total, MaxVectors)
 		}
-	}
-	if len(out) == 0 {
-		out = c.validateSteps()
 	}
 	return out
 }

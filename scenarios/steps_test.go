@@ -19,6 +19,7 @@ const (
 	vfioHead = "name: x\nstrategy: linear\nkernel: debian:7.3\nvectors: 5\nsteps:\n"
 )
 
+// allVerbs is what an unknown one could have been.
 const allVerbs = "probe, up, down, set-channels, load, unload, bind, unbind, vectors, hold, release, delay, drop, duplicate, " +
 	"status, alter, add-interrupt, post, reset-service, offline, online, unplug, replug, fire, settle, observe, storm, expect, wait-for, together, sleep"
 
@@ -39,6 +40,7 @@ func TestStepErrors(t *testing.T) {
 			`f.yaml:5:1: steps: want a list of steps, got keys with values`}},
 		{"empty list", manaHead, "  []\n", []string{
 			`f.yaml:5:1: steps: the list is empty; leave the key out for the usual experiment`}},
+		{"too many", manaHead, strings.Repeat("  - sleep: 1s\n", 201), []string{"f.yaml:5:1: steps: 201 steps; allowed: 200"}},
 		{"a list as a step", manaHead, "  - [probe]\n", []string{
 			`f.yaml:6:5: steps.0: want a single value, got a list`}},
 		{"argument missing", manaHead, "  - hold\n  - offline:\n", []string{

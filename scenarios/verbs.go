@@ -15,6 +15,9 @@ import (
 	"irqlab/scenarios/nearest"
 )
 
+// MaxSteps bounds a case's steps, those side by side counted one by one.
+const MaxSteps = 200
+
 // keyRefused goes beside any verb.
 const keyRefused = "refused"
 
@@ -249,6 +252,13 @@ func (l *stepList) decodeNode(d *decoder, n ast.Node, path string) {
 		at := strconv.Itoa(i)
 		*l = append(*l, d.step(item, join(path, at), at, true))
 	}
+	count := 0
+	for range allSteps(*l) {
+		count++
+	}
+	if count > MaxSteps {
+		d.fail(path, "%d steps; allowed: %d", count, MaxSteps)
+	}
 	nameRules(*l)
 }
 
@@ -265,7 +275,7 @@ func (d *decoder) items(n ast.Node, path string) ([]ast.Node, bool) {
 // step reads one item of a list of steps. nest: it may run others together.
 func (d *decoder) step(n ast.Node, path, at string, nest bool) Step {
 	s := Step{At: at}
-	pairs := []pair{}
+	var pairs []pair
 	switch n.(type) {
 	case *ast.MappingNode, *ast.MappingValueNode:
 		pairs, _ = d.pairs(n, path)
