@@ -18,4 +18,7 @@
 //
 // Settings are spelled as the run command's flags are. A setting given as a list stands for several values, each a case of its own; pressure,
 // which is a list by nature, takes named profiles for that instead. A vector count may follow the CPUs: online+1.
+//
+// Steps make an experiment of a case: what happens to the driver, the device and the CPUs, in which order (docs/scenarios.md). The verbs are in verbs.go, what a file may say of them is
+// checked in experiment.go and stuck.go, and what became of them is judged in judge.go.
 package scenarios
