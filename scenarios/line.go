@@ -1,0 +1,77 @@
+package scenarios
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"irqlab/scenarios/nearest"
+)
+
+// ParseStep reads a step as a person types it: a verb and its argument as in a scenario, "offline 2-3" or "wait-for {held: window}", or with the argument's keys as plain
+// words, "hold request:QUERY_DEV_CONFIG nth=2", where the word without a key is where a rule applies. A hold need not be named: this one would be query-dev-config.
+// Only the words are checked, not whether the step makes sense where an experiment stands.
+func ParseStep(line string) (Step, error) {
+	word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+	word, rest = strings.TrimSuffix(word, ":"), strings.TrimSpace(rest)
+	i := slices.IndexFunc(verbs, func(v verb) bool { return v.Name == word })
+	if i < 0 {
+		return Step{}, nearest.Unknown("verb", word, verbNames())
+	}
+	text := "- " + word
+	if rest != "" {
+		if v := verbs[i]; v.arg != nil && !strings.HasPrefix(rest, "{") && v.keyed() {
+			rest = flow(word, rest)
+		}
+		text += ": " + rest
+	}
+	d := newDecoder("")
+	var steps stepList
+	if root := d.parse([]byte(text)); root != nil {
+		d.value(root, "", reflect.ValueOf(&steps).Elem())
+	}
+	if len(d.errs) > 0 {
+		return Step{}, fmt.Errorf("%s: %s (%s)", word, d.errs[0].Problem, verbs[i].Form)
+	}
+	if len(steps) != 1 {
+		return Step{}, errors.New("one step at a time")
+	}
+	if r := steps[0].Rule; r != nil {
+		if err := r.Validate(); err != nil {
+			return Step{}, fmt.Errorf("%w%s", err, stepHint(err, r.Step))
+		}
+	}
+	return steps[0], nil
+}
+
+// keyed reports whether the verb's argument is made of keys and values.
+func (v verb) keyed() bool {
+	t := reflect.TypeOf(v.arg(&Step{})).Elem()
+	return t.Kind() == reflect.Struct && t != reflect.TypeFor[Post]()
+}
+
+// flow makes a mapping of words, KEY=VALUE or the place of a rule.
+func flow(verb, text string) string {
+	words := strings.Fields(text)
+	at, named := "", false
+	for i, w := range words {
+		key, value, ok := strings.Cut(w, "=")
+		if !ok {
+			key, value, at = "at", w, w
+		}
+		named = named || key == "as"
+		words[i] = key + ": " + value
+	}
+	if verb == VerbHold && !named && at != "" {
+		words = append(words, "as: "+holdNamed(at))
+	}
+	return "{" + strings.Join(words, ", ") + "}"
+}
+
+// holdNamed is a name for a hold at a step of the protocol.
+func holdNamed(step string) string {
+	name := strings.ToLower(step[strings.LastIndexByte(step, ':')+1:])
+	return strings.Trim(notPathSafe.ReplaceAllString(strings.ReplaceAll(name, "_", "-"), "-"), "-")
+}
