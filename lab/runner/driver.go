@@ -66,7 +66,7 @@ type driver struct {
 
 	// in the guest's user space
 	apply agentapi.ApplyParams
-	press func(before string) error
+	press func(ctx context.Context, before string) error
 }
 
 // probe starts the driver: the kernel's own until its link is there, or the one in user space until it has the HWC vector.
@@ -98,7 +98,7 @@ func (s *stepper) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := press(scenarios.BeforeHWC); err != nil {
+	if err := press(ctx, scenarios.BeforeHWC); err != nil {
 		return err
 	}
 	s.stage("adding the HWC vector")
@@ -131,7 +131,7 @@ func (s *stepper) addQueues(ctx context.Context) error {
 	if d.press == nil {
 		return refusef("the function is not open: begin with probe")
 	}
-	if err := d.press(scenarios.BeforeQueues); err != nil || s.c.Queues() == 0 {
+	if err := d.press(ctx, scenarios.BeforeQueues); err != nil || s.c.Queues() == 0 {
 		return err
 	}
 	s.stage("adding the queue vectors")

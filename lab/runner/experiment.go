@@ -36,14 +36,15 @@ type experiment struct {
 	c    *scenarios.Case
 	out  result.Case
 
-	began  time.Time
-	booted time.Time
-	vm     *lab.VM
-	fn     *lab.Function
-	trace  *trace.Recorder // of the function, from the case's begin
-	guest  guestClock
-	inject *inject.Controller // of a case with steps; nil: the device is never in the way
-	left   []string           // what the driver left behind, one sentence each
+	began   time.Time
+	booted  time.Time
+	vm      *lab.VM
+	fn      *lab.Function
+	trace   *trace.Recorder // of the function, from the case's begin
+	guest   guestClock
+	inject  *inject.Controller // of a case with steps; nil: the device is never in the way
+	left    []string           // what the driver left behind, one sentence each
+	replugs int                // for so many CPUs plugged in again there must be room, whatever the steps
 
 	started func() // called once the VM answers; may be nil
 }
@@ -199,7 +200,7 @@ func (e *experiment) config() lab.Config {
 		Cache:    e.opts.Cache,
 		Cmdline:  e.opts.Cmdline,
 		Keep:     e.opts.Keep,
-		Replugs:  replugs(e.c.Steps),
+		Replugs:  max(e.replugs, replugs(e.c.Steps)),
 		Slots:    []machine.Slot{{ID: lab.FunctionSlot, Node: e.c.DeviceNode}},
 	}
 	if len(e.c.Offline) == 0 {
@@ -252,16 +253,16 @@ func (e *experiment) hasLevels() bool {
 }
 
 // openPressure opens the function whose vectors are the agent's to place, if the case needs it, and returns what brings the levels of a moment about.
-func (s *stepper) openPressure(ctx context.Context) (press func(before string) error, err error) {
+func (s *stepper) openPressure(ctx context.Context) (press func(ctx context.Context, before string) error, err error) {
 	if !s.hasLevels() {
-		return func(string) error { return nil }, nil
+		return func(context.Context, string) error { return nil }, nil
 	}
 	open := agentapi.OpenFunctionParams{Vendor: lab.VendorID, Device: lab.PressureID, WaitMS: int(hotPlug.Milliseconds())}
 	fn, err := s.vm.Agent.OpenFunction(ctx, open)
 	if err != nil {
 		return nil, err
 	}
-	return func(before string) error {
+	return func(ctx context.Context, before string) error {
 		levels := s.c.Pressure.Levels(before)
 		if levels == nil {
 			return nil
