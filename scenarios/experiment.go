@@ -367,8 +367,9 @@ func (w *walk) wait(s *Step, beside [][]Step) {
 	case f.Link != "" && w.c.Driver != DriverMana:
 		w.say(s, "a link needs driver mana, and the case has driver %s", w.c.Driver)
 	case f.Online != nil:
-		if gone := f.Online.Minus(cpulist.Range(0, w.c.Shape.CPUs()-1)); len(gone) > 0 || len(*f.Online) == 0 {
-			w.say(s, "CPU %s can never be online; the shape has %s", cpus(gone), cpulist.Range(0, w.c.Shape.CPUs()-1))
+		all := cpulist.Range(0, w.c.Shape.CPUs()-1)
+		if gone := f.Online.Minus(all); len(gone) > 0 || !f.Online.Has(0) {
+			w.say(s, "CPUs %s can never be all that are online; allowed: CPU 0 and others of %s", cpus(*f.Online), all)
 		}
 	}
 }

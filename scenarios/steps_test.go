@@ -157,8 +157,10 @@ func TestStepErrors(t *testing.T) {
 			`f.yaml:7:5: steps.1: want exactly one of held, step, log, link and online to wait for`,
 			`f.yaml:8:5: steps.2: want exactly one of held, step, log, link and online to wait for`,
 			`f.yaml:9:5: steps.3: count goes with step or log only`}},
-		{"wait for CPUs that are not there", manaHead, "  - wait-for: {online: 0-7}\n", []string{
-			`f.yaml:6:5: steps.0: CPU 4-7 can never be online; the shape has 0-3`}},
+		{"wait for CPUs that are not there", manaHead, "  - wait-for: {online: 0-7}\n  - wait-for: {online: 1-3}\n  - wait-for: {online: ''}\n", []string{
+			`f.yaml:6:5: steps.0: CPUs 0-7 can never be all that are online; allowed: CPU 0 and others of 0-3`,
+			`f.yaml:7:5: steps.1: CPUs 1-3 can never be all that are online; allowed: CPU 0 and others of 0-3`,
+			`f.yaml:8:5: steps.2: CPUs none can never be all that are online; allowed: CPU 0 and others of 0-3`}},
 
 		{"CPU 0", manaHead, "  - offline: 0-1\n  - unplug: 0\n", []string{
 			`f.yaml:6:5: steps.0: CPU 0 cannot leave; allowed: CPUs of 1-3; to show that it is refused, add refused: REGEXP`,
@@ -398,7 +400,7 @@ func TestCheckSteps(t *testing.T) {
 // Overrides leave the steps alone, and what is expected of them where it still means something.
 func TestPlanSteps(t *testing.T) {
 	s, err := Load("f.yaml", []byte(vfioHead+"  - probe\n  - vectors\n  - observe: a\n  - expect: {queues: [0, 1, 2, 3], queue-masks: [0, 1, 2, 3], log: x}\n"+
-		"cases:\n  old: {kernel: debian:6.18}\n  new: {steps: [probe, vectors, {observe: a}, {expect: {hwc: 0}}]}\n"+
+		"cases:\n  old: {kernel: debian:6.18}\n  new: {steps: [probe, expect: {no-log: y}, vectors, {observe: a}, {expect: {hwc: 0}}]}\n"+
 		"  other: {steps: [probe, vectors, {offline: '3'}, {observe: a}, {expect: {hwc: 0}}]}\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -416,7 +418,7 @@ func TestPlanSteps(t *testing.T) {
 		{"strategy", Overrides{Strategies: []string{"unset"}}, 3, `{} "3" "" {"log":["x"]}`},
 		{"vectors", Overrides{Vectors: []VectorCount{{N: 4}}}, 3, `{} "3" "" {}`},
 		{"irqchip", Overrides{Irqchips: []string{IrqchipRemapped}}, 3, `{} "3" "" {"queue-masks":["0","1","2","3"],"log":["x"]}`},
-		{"kernel", Overrides{Kernels: []string{"debian:6.12"}}, 2, `{} "3" "" {"hwc":"0"}`},
+		{"kernel", Overrides{Kernels: []string{"debian:6.12"}}, 2, `{} "1" "" {"no-log":["y"]} "4" "" {"hwc":"0"}`},
 	} {
 		cases, _, err := s.Plan(tc.o)
 		if err != nil {

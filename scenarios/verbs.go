@@ -362,7 +362,7 @@ func (d *decoder) argument(n ast.Node, path string, v *verb, s *Step, nest bool)
 
 // complete reports the keys of a struct that must be there and are not: those without omitempty.
 func (d *decoder) complete(path string, t reflect.Type) {
-	if t.Kind() != reflect.Struct || t == reflect.TypeFor[Post]() {
+	if t.Kind() != reflect.Struct {
 		return
 	}
 	for _, f := range reflect.VisibleFields(t) {
@@ -540,12 +540,19 @@ func (w *WaitFor) String() string {
 	return "wait for " + what
 }
 
-// setup tells what steps do, and not what is expected of them.
+// setup tells what steps do, and not what is expected of them nor where.
 func setup(steps []Step) string {
 	var lines []string
 	for s := range allSteps(steps) {
-		if s.Verb != VerbExpect && s.Verb != VerbTogether {
-			lines = append(lines, s.At+" "+s.String())
+		switch {
+		case s.Verb == VerbExpect:
+		case s.Verb == VerbTogether: // its branches follow
+			lines = append(lines, VerbTogether)
+		default:
+			if parts := strings.Split(s.At, "."); len(parts) == 3 {
+				lines = append(lines, "branch "+parts[1])
+			}
+			lines = append(lines, s.String())
 		}
 	}
 	return strings.Join(lines, "; ")
