@@ -36,8 +36,10 @@ const (
 	hostKeyFile    = "/etc/irqlab/host_key"
 	authorizedFile = "/etc/irqlab/authorized_keys"
 
-	portWait  = 10 * time.Second // virtio-serial ports may be probed after PID 1 starts
-	fatalWait = 5 * time.Second  // a fatal error stays readable that long before the VM is gone
+	portWait    = 10 * time.Second // virtio-serial ports may be probed after PID 1 starts
+	memoryLimit = 64 << 20         // bytes; from there on the garbage collector runs after all
+
+	fatalWait = 5 * time.Second // a fatal error stays readable that long before the VM is gone
 )
 
 func main() {
@@ -53,6 +55,9 @@ func main() {
 	// One thread of Go code at a time: what the agent does is one thing after another, and waking a second CPU to look for work costs an emulated guest more
 	// than the work (docs/performance.md).
 	runtime.GOMAXPROCS(1)
+	// A restored guest runs any code for the first time, the garbage collector's too, and has better things to do.
+	debug.SetGCPercent(-1)
+	debug.SetMemoryLimit(memoryLimit)
 	fatal(run(context.Background()))
 }
 

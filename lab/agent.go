@@ -74,6 +74,12 @@ func (a *Agent) FindFunction(ctx context.Context, vendor, device uint16) (agenta
 	return call[agentapi.FunctionInfo](ctx, a, agentapi.MethodFindFunction, agentapi.FindFunctionParams{Vendor: vendor, Device: device})
 }
 
+// rescan has the guest find the functions that were plugged in.
+func (a *Agent) rescan(ctx context.Context) error {
+	_, err := call[agentapi.Empty](ctx, a, agentapi.MethodRescan, agentapi.Empty{})
+	return err
+}
+
 // OpenFunction binds a PCI function to vfio-pci and opens it from user space, without a vector yet.
 func (a *Agent) OpenFunction(ctx context.Context, p agentapi.OpenFunctionParams) (agentapi.FunctionInfo, error) {
 	return call[agentapi.FunctionInfo](ctx, a, agentapi.MethodOpenFunction, p)

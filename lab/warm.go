@@ -218,7 +218,7 @@ func (b boot) fork(ctx context.Context, dir string) (*VM, error) {
 	limit := forkTime + time.Duration(b.machine.Shape.CPUs())*forkTimePerCPU
 	timed, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the restored guest did not answer within %s", limit))
 	defer cancel()
-	// The guest does not run yet: it finds the functions plugged in, and deals with that at once.
+	// The guest does not run yet: it finds the functions plugged in.
 	if err := vm.attachAll(timed, b.cfg.Functions); err != nil {
 		return nil, errors.Join(err, vm.Close())
 	}
@@ -226,7 +226,10 @@ func (b boot) fork(ctx context.Context, dir string) (*VM, error) {
 	err = p.Resume(timed)
 	var hostKey string
 	if err == nil {
+		found := make(chan error, 1)
+		go func() { found <- vm.Agent.rescan(timed) }()
 		hostKey, err = vm.Agent.refresh(timed)
+		err = errors.Join(err, <-found)
 	}
 	if err == nil {
 		err = vm.publish(access{ClientKey: b.initramfs.ClientKey, HostKey: hostKey})

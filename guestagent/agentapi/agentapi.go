@@ -39,6 +39,7 @@ const (
 	MethodLoadModule    = "module.load"      // LoadModuleParams -> LoadModuleResult
 	MethodUnloadModule  = "module.unload"    // UnloadModuleParams -> Empty
 	MethodFindFunction  = "function.find"    // FindFunctionParams -> FunctionInfo, without its vectors
+	MethodRescan        = "pci.rescan"       // Empty -> Empty: a function behind a port that had none is found
 	MethodOpenFunction  = "function.open"    // OpenFunctionParams -> FunctionInfo: bind to vfio-pci and open; no vector yet
 	MethodAddVectors    = "function.vectors" // AddVectorsParams -> AddVectorsResult: enable vectors one at a time
 	MethodCloseFunction = "function.close"   // CloseFunctionParams -> Empty: all vectors freed

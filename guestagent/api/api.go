@@ -59,6 +59,7 @@ func New(cfg Config) *Agent {
 		agentapi.MethodLoadModule:    method(a.loadModule),
 		agentapi.MethodUnloadModule:  method(a.unloadModule),
 		agentapi.MethodFindFunction:  method(a.findFunction),
+		agentapi.MethodRescan:        method(a.rescan),
 		agentapi.MethodOpenFunction:  method(a.openFunction),
 		agentapi.MethodAddVectors:    method(a.addVectors),
 		agentapi.MethodCloseFunction: method(a.closeFunction),

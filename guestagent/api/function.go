@@ -24,6 +24,11 @@ const maxLevel = 200
 
 const probePoll = 2 * time.Millisecond
 
+// rescan finds the functions that were plugged in. By itself the kernel would too, after the tenth of a second that it gives a link to come up.
+func (a *Agent) rescan(context.Context, agentapi.Empty) (agentapi.Empty, error) {
+	return agentapi.Empty{}, pci.Rescan(a.cfg.Root)
+}
+
 // openFunction takes a function from whatever driver has it and opens it through VFIO.
 func (a *Agent) openFunction(ctx context.Context, p agentapi.OpenFunctionParams) (agentapi.FunctionInfo, error) {
 	none := agentapi.FunctionInfo{}

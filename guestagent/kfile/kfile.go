@@ -92,15 +92,39 @@ func (r Root) CPUs(elem ...string) (cpulist.List, error) {
 
 // Write stores value with one write, since each write to such a file is one command to the kernel; the file must exist.
 func (r Root) Write(value string, elem ...string) error {
-	f, err := os.OpenFile(r.Path(elem...), os.O_WRONLY|os.O_TRUNC, 0)
+	path := r.Path(elem...)
+	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_WRONLY|unix.O_TRUNC|unix.O_CLOEXEC, 0) })
 	if err != nil {
-		return err
+		return &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	defer f.Close()
-	if _, err := f.WriteString(value); err != nil {
-		return fmt.Errorf("%q: %w", value, err)
+	defer unix.Close(fd)
+	if _, err := retry(func() (int, error) { return unix.Write(fd, []byte(value)) }); err != nil {
+		return fmt.Errorf("%q: %w", value, &fs.PathError{Op: "write", Path: path, Err: err})
 	}
 	return nil
+}
+
+// Names lists a directory, sorted.
+func (r Root) Names(elem ...string) ([]string, error) {
+	path := r.Path(elem...)
+	fd, err := retry(func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	var names []string
+	buf := make([]byte, 8<<10)
+	for {
+		n, err := retry(func() (int, error) { return unix.ReadDirent(fd, buf) })
+		if err != nil {
+			return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+		}
+		if n == 0 {
+			slices.Sort(names)
+			return names, nil
+		}
+		_, _, names = unix.ParseDirent(buf[:n], -1, names)
+	}
 }
 
 // LinkName returns the last element of a symbolic link's target, the way sysfs names a device's driver or group.

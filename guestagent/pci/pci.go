@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"irqlab/guestagent/agentapi"
@@ -62,25 +62,25 @@ func find(r kfile.Root, m Match, known map[string]bool) (string, error) {
 		}
 		return m.Address, nil
 	}
-	entries, err := os.ReadDir(r.Path(bus, "devices"))
+	addresses, err := r.Names(bus, "devices")
 	if err != nil {
 		return "", err
 	}
-	for _, e := range entries { // ReadDir sorts
-		if known[e.Name()] {
+	for _, address := range addresses {
+		if known[address] {
 			continue
 		}
-		vendor, err1 := r.Int(dir(e.Name()), "vendor")
-		device, err2 := r.Int(dir(e.Name()), "device")
+		vendor, err1 := r.Int(dir(address), "vendor")
+		device, err2 := r.Int(dir(address), "device")
 		if err1 != nil || err2 != nil {
 			continue // it is just vanishing
 		}
 		if vendor != int(m.Vendor) || device != int(m.Device) {
-			known[e.Name()] = true
+			known[address] = true
 			continue
 		}
-		if m.Skip == nil || !m.Skip(e.Name()) {
-			return e.Name(), nil
+		if m.Skip == nil || !m.Skip(address) {
+			return address, nil
 		}
 	}
 	return "", fmt.Errorf("PCI function %s: %w", m, fs.ErrNotExist)
@@ -104,14 +104,35 @@ func WaitFor(ctx context.Context, r kfile.Root, m Match) (string, error) {
 	}
 }
 
+// Rescan has the kernel look for functions behind the ports that have none. It returns when what is found can be bound.
+func Rescan(r kfile.Root) error {
+	functions, err := r.Names(bus, "devices")
+	if err != nil {
+		return err
+	}
+	buses, err := r.Names("sys/class/pci_bus")
+	if err != nil {
+		return err
+	}
+	for _, b := range buses {
+		if slices.ContainsFunc(functions, func(f string) bool { return strings.HasPrefix(f, b+":") }) {
+			continue
+		}
+		if err := r.Write("1", "sys/class/pci_bus", b, "rescan"); err != nil {
+			return fmt.Errorf("PCI bus %s: %w", b, err)
+		}
+	}
+	return nil
+}
+
 // Names lists the functions there are, "0000:00:00.0 8086:29c0", for error messages.
 func Names(r kfile.Root) []string {
 	var out []string
-	entries, _ := os.ReadDir(r.Path(bus, "devices"))
-	for _, e := range entries {
-		vendor, _ := r.Int(dir(e.Name()), "vendor")
-		device, _ := r.Int(dir(e.Name()), "device")
-		out = append(out, fmt.Sprintf("%s %04x:%04x", e.Name(), vendor, device))
+	addresses, _ := r.Names(bus, "devices")
+	for _, address := range addresses {
+		vendor, _ := r.Int(dir(address), "vendor")
+		device, _ := r.Int(dir(address), "device")
+		out = append(out, fmt.Sprintf("%s %04x:%04x", address, vendor, device))
 	}
 	return out
 }
@@ -250,7 +271,7 @@ func MSIs(r kfile.Root, address string) ([]int, error) {
 	if !r.Has(dir(address)) {
 		return nil, fmt.Errorf("PCI function %s: %w", address, fs.ErrNotExist)
 	}
-	entries, err := os.ReadDir(r.Path(dir(address), "msi_irqs"))
+	names, err := r.Names(dir(address), "msi_irqs")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // no MSI enabled
 	}
@@ -258,10 +279,10 @@ func MSIs(r kfile.Root, address string) ([]int, error) {
 		return nil, err
 	}
 	var out []int
-	for _, e := range entries {
-		n, err := strconv.Atoi(e.Name())
+	for _, name := range names {
+		n, err := strconv.Atoi(name)
 		if err != nil {
-			return nil, fmt.Errorf("function %s: msi_irqs holds %q, not an IRQ number", address, e.Name())
+			return nil, fmt.Errorf("function %s: msi_irqs holds %q, not an IRQ number", address, name)
 		}
 		out = append(out, n)
 	}

@@ -78,6 +78,25 @@ func TestValidAddress(t *testing.T) {
 	}
 }
 
+// Only the buses that have no function are asked to look again.
+func TestRescan(t *testing.T) {
+	r := newTree(t)
+	for _, b := range []string{"0000:81", "0000:8a"} {
+		path := r.Path("sys/class/pci_bus", b)
+		if err := errors.Join(os.MkdirAll(path, 0o755), os.WriteFile(filepath.Join(path, "rescan"), nil, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Rescan(r.Root); err != nil {
+		t.Fatal(err)
+	}
+	for b, want := range map[string]string{"0000:81": "", "0000:8a": "1"} {
+		if got, err := r.String("sys/class/pci_bus", b, "rescan"); got != want || err != nil {
+			t.Errorf("bus %s was told %q, %v; want %q", b, got, err, want)
+		}
+	}
+}
+
 func TestWaitFor(t *testing.T) {
 	r := newTree(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)

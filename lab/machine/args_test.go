@@ -49,12 +49,12 @@ func TestArgsWhole(t *testing.T) {
 		"-device", "virtio-serial-pci,id=serial,bus=pcie.0,max_ports=3,vectors=2",
 		"-device", "virtserialport,bus=serial.0,nr=1,chardev=agent,name=irqlab.agent",
 		"-device", "virtserialport,bus=serial.0,nr=2,chardev=ssh,name=irqlab.ssh",
-		"-device", "pcie-root-port,id=port-function,bus=node0,chassis=1,slot=1,io-reserve=0,mem-reserve=2M,pref64-reserve=2M",
+		"-device", "pcie-root-port,id=port-function,bus=node0,chassis=1,slot=1,io-reserve=0,mem-reserve=2M,pref64-reserve=2M,power_controller_present=off",
 		"-blockdev", "null-co,node-name=neighbour0-disk,size=16777216,read-zeroes=on",
 		"-device", "nvme,id=neighbour0,bus=pcie.0,drive=neighbour0-disk,serial=irqlab0,max_ioqpairs=4,msix_qsize=5",
 		"-kernel", "/k/vmlinux", "-initrd", "/k/initramfs",
 		"-append", "console=ttyS0 earlycon=uart8250,io,0x3f8 panic=-1 unknown_nmi_panic panic_print=0x40 cryptomgr.notests=1 intel_iommu=on iommu=pt " +
-			"vfio_iommu_type1.allow_unsafe_interrupts=1 tsc=reliable mitigations=off nokaslr no_timer_check loglevel=5 dyndbg=+p",
+			"vfio_iommu_type1.allow_unsafe_interrupts=1 tsc=reliable mitigations=off nokaslr no_timer_check psi=0 cgroup_disable=memory damon_stat.enabled=0 loglevel=5 dyndbg=+p",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("arguments (-want +got):\n%s", d)
@@ -63,7 +63,7 @@ func TestArgsWhole(t *testing.T) {
 
 func TestArgsOfOddMachines(t *testing.T) {
 	const many = "console=ttyS0 earlycon=uart8250,io,0x3f8 panic=-1 unknown_nmi_panic panic_print=0x40 cryptomgr.notests=1 intel_iommu=on iommu=pt" +
-		" vfio_iommu_type1.allow_unsafe_interrupts=1 tsc=reliable mitigations=off nokaslr no_timer_check rcupdate.rcu_cpu_stall_timeout=120 watchdog_thresh=60"
+		" vfio_iommu_type1.allow_unsafe_interrupts=1 tsc=reliable mitigations=off nokaslr no_timer_check psi=0 cgroup_disable=memory damon_stat.enabled=0 rcupdate.rcu_cpu_stall_timeout=120 watchdog_thresh=60"
 	sh := func(sockets, cores, threads, nodes, mib int) Shape {
 		return Shape{Sockets: sockets, Cores: cores, Threads: threads, Nodes: nodes, MemoryMiB: mib}
 	}
@@ -132,7 +132,7 @@ func TestArgsOfOddMachines(t *testing.T) {
 		{
 			name:   "function on no node",
 			change: func(m *Machine) { m.Slots[0].Node = NoNode },
-			has:    []string{"-device pcie-root-port,id=port-function,bus=pcie.0,chassis=1,slot=1,io-reserve=0,mem-reserve=2M,pref64-reserve=2M"},
+			has:    []string{"-device pcie-root-port,id=port-function,bus=pcie.0,chassis=1,slot=1,io-reserve=0,mem-reserve=2M,pref64-reserve=2M,power_controller_present=off"},
 			lacks:  []string{"pxb"},
 		},
 		{
@@ -144,10 +144,10 @@ func TestArgsOfOddMachines(t *testing.T) {
 			},
 			has: []string{
 				"-device pxb-pcie,id=node0,bus=pcie.0,bus_nr=128,numa_node=0", "-device pxb-pcie,id=node1,bus=pcie.0,bus_nr=160,numa_node=1",
-				"-device pcie-root-port,id=port-a,bus=node1,chassis=1,slot=1,io-reserve=0,mem-reserve=2M,pref64-reserve=2M",
-				"-device pcie-root-port,id=port-b,bus=node0,chassis=2,slot=2,io-reserve=0,mem-reserve=2M,pref64-reserve=2M",
-				"-device pcie-root-port,id=port-c,bus=node1,chassis=3,slot=3,io-reserve=0,mem-reserve=2M,pref64-reserve=2M",
-				"-device pcie-root-port,id=port-neighbour0,bus=node1,chassis=4,slot=4,io-reserve=0,mem-reserve=2M,pref64-reserve=2M",
+				"-device pcie-root-port,id=port-a,bus=node1,chassis=1,slot=1,io-reserve=0,mem-reserve=2M,pref64-reserve=2M,power_controller_present=off",
+				"-device pcie-root-port,id=port-b,bus=node0,chassis=2,slot=2,io-reserve=0,mem-reserve=2M,pref64-reserve=2M,power_controller_present=off",
+				"-device pcie-root-port,id=port-c,bus=node1,chassis=3,slot=3,io-reserve=0,mem-reserve=2M,pref64-reserve=2M,power_controller_present=off",
+				"-device pcie-root-port,id=port-neighbour0,bus=node1,chassis=4,slot=4,io-reserve=0,mem-reserve=2M,pref64-reserve=2M,power_controller_present=off",
 				"-device virtio-blk-pci,id=neighbour0,bus=port-neighbour0,drive=neighbour0-disk,num-queues=2,vectors=3",
 				"-device nvme,id=neighbour1,bus=pcie.0,drive=neighbour1-disk,serial=irqlab1,max_ioqpairs=1,msix_qsize=2",
 			},
