@@ -70,14 +70,14 @@ func groups(cases []result.Case) [][]result.Case {
 
 // summary is one line per case.
 func (p *page) summary(cases []result.Case) {
-	p.linef("%s: effective CPU of the HWC vector; of each queue vector", clean(cases[0].Scenario))
+	p.linef("%s: effective CPU of the HWC vector; of each queue vector", Clean(cases[0].Scenario))
 	t := newTable("case", "outcome", "HWC; queues", "clustered", "idle", "kernel", "seconds")
 	t.SetColumnConfigs([]table.ColumnConfig{
 		{Name: "HWC; queues", WidthMax: maxListWidth, WidthMaxEnforcer: text.WrapSoft},
 		{Name: "seconds", Align: text.AlignRight, AlignHeader: text.AlignRight},
 	})
 	for _, c := range cases {
-		row := table.Row{clean(c.Name), p.outcome(c.Outcome), "-", "-", "-", clean(cmp.Or(c.Kernel, c.KernelSpec, "-")), fmt.Sprintf("%.1f", c.Seconds.Total)}
+		row := table.Row{Clean(c.Name), p.outcome(c.Outcome), "-", "-", "-", Clean(cmp.Or(c.Kernel, c.KernelSpec, "-")), fmt.Sprintf("%.1f", c.Seconds.Total)}
 		if o := last(&c); o != nil {
 			row[2], row[3], row[4] = placement(o), p.alarm(listOrCount(result.ClusteredCPUs(o.Online, o.Vectors))), listOrCount(o.IdleCPUs)
 		}
@@ -111,13 +111,13 @@ func (p *page) matrix(cases []result.Case) {
 	header := []string{"HWC; queues"}
 	var configs []table.ColumnConfig
 	for i, c := range columns {
-		header = append(header, clean(c))
+		header = append(header, Clean(c))
 		configs = append(configs, table.ColumnConfig{Number: i + 2, WidthMax: maxListWidth / 2, WidthMaxEnforcer: text.WrapSoft})
 	}
 	t := newTable(header...)
 	t.SetColumnConfigs(configs)
 	for _, r := range rows {
-		row := table.Row{clean(r)}
+		row := table.Row{Clean(r)}
 		for _, column := range columns {
 			cell := "-"
 			c := cells[[2]string{r, column}]
@@ -139,28 +139,28 @@ func (p *page) matrix(cases []result.Case) {
 }
 
 func (p *page) caseInFull(c *result.Case) {
-	p.linef("%s/%s: %s", clean(c.Scenario), clean(c.Name), p.outcome(c.Outcome))
+	p.linef("%s/%s: %s", Clean(c.Scenario), Clean(c.Name), p.outcome(c.Outcome))
 	for _, r := range c.Reasons {
 		p.bullet("  - ", r)
 	}
-	what := "driver " + clean(c.Driver)
+	what := "driver " + Clean(c.Driver)
 	if c.Strategy != "" {
-		what += ", strategy " + clean(c.Strategy)
+		what += ", strategy " + Clean(c.Strategy)
 	}
 	if c.Branch != "" && c.Branch != c.Strategy {
-		what += " (took: " + clean(c.Branch) + ")"
+		what += " (took: " + Clean(c.Branch) + ")"
 	}
 	node := "no node"
 	if c.DeviceNode != nil {
 		node = "node " + strconv.Itoa(*c.DeviceNode)
 	}
-	p.linef("  kernel %s, %s, irqchip %s", clean(cmp.Or(c.Kernel, c.KernelSpec, "unknown")), what, clean(c.Irqchip))
+	p.linef("  kernel %s, %s, irqchip %s", Clean(cmp.Or(c.Kernel, c.KernelSpec, "unknown")), what, Clean(c.Irqchip))
 	p.linef("  %s; CPUs online: %s; function on %s, %d vectors", c.Shape, cmp.Or(c.Online.String(), "unknown"), node, c.Vectors)
 	pressure := "none"
 	if len(c.Pressure) > 0 {
 		pressure = strings.Join(c.Pressure, " ")
 	}
-	p.linef("  pressure: %s", clean(pressure))
+	p.linef("  pressure: %s", Clean(pressure))
 	for _, n := range c.Notes {
 		p.bullet("  note: ", n)
 	}
@@ -175,15 +175,23 @@ func (p *page) caseInFull(c *result.Case) {
 	}
 	for _, a := range []struct{ what, path string }{{"console", c.Artifacts.Console}, {"trace", c.Artifacts.Trace}} {
 		if a.path != "" {
-			p.linef("  %s: %s", a.what, clean(a.path))
+			p.linef("  %s: %s", a.what, Clean(a.path))
 		}
 	}
 	p.linef("")
 }
 
+// Observation writes one reading as the table shows it.
+func Observation(w io.Writer, o *result.Observation) error {
+	var p page
+	p.observation(o)
+	_, err := w.Write(p.Bytes())
+	return err
+}
+
 func (p *page) observation(o *result.Observation) {
 	p.linef("")
-	p.linef("  %s, CPUs %s online, interrupts handled per CPU:", clean(o.Label), listOrDash(o.Online))
+	p.linef("  %s, CPUs %s online, interrupts handled per CPU:", Clean(o.Label), listOrDash(o.Online))
 	columns := cpusOf(o)
 	split := len(columns) <= maxCPUColumns
 	header := []string{"vector", "role", "irq", "requested", "hint", "effective"}
@@ -212,7 +220,7 @@ func (p *page) observation(o *result.Observation) {
 		if v.Pending {
 			effective += p.alarm(" pending")
 		}
-		row := table.Row{v.Index, clean(v.Role), v.IRQ, listOrDash(v.Affinity), listOrDash(v.Hint), effective}
+		row := table.Row{v.Index, Clean(v.Role), v.IRQ, listOrDash(v.Affinity), listOrDash(v.Hint), effective}
 		for cpu, n := range v.Counts {
 			total[cpu] += n
 		}
@@ -259,9 +267,9 @@ func (p *page) total(r result.Report) {
 	}
 	host := ""
 	if r.Host.QEMU != "" { // unknown when a run ends before it looked
-		host = fmt.Sprintf("; QEMU %s, %s", clean(r.Host.QEMU), clean(r.Host.Accel))
+		host = fmt.Sprintf("; QEMU %s, %s", Clean(r.Host.QEMU), Clean(r.Host.Accel))
 		if r.Host.AccelReason != "" {
-			host += " (" + clean(r.Host.AccelReason) + ")"
+			host += " (" + Clean(r.Host.AccelReason) + ")"
 		}
 		host += ", " + plural(r.Host.CPUs, "host CPU", "host CPUs")
 	}
@@ -373,7 +381,7 @@ func (p *page) linef(format string, args ...any) { fmt.Fprintf(p, format+"\n", a
 // bullet writes text of several lines under one mark.
 func (p *page) bullet(mark, text string) {
 	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
-		p.linef("%s%s", mark, clean(line))
+		p.linef("%s%s", mark, Clean(line))
 		if mark != "  | " {
 			mark = strings.Repeat(" ", len(mark))
 		}
@@ -404,11 +412,11 @@ func (p *page) outcome(o result.Outcome) string {
 	case result.Fail:
 		return p.paint(red, string(o))
 	}
-	return p.paint(yellow, clean(string(o)))
+	return p.paint(yellow, Clean(string(o)))
 }
 
-// clean keeps what a guest wrote from steering the terminal: control characters become spaces.
-func clean(s string) string {
+// Clean keeps what a guest wrote from steering the terminal: control characters become spaces.
+func Clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '

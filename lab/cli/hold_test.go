@@ -1,0 +1,49 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A person holds the driver's probe, finds that the kernel lets no CPU go there, and lets the device go on.
+func TestShellHold(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots a virtual machine")
+	}
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	var out, errs bytes.Buffer
+	commands := strings.Join([]string{
+		"offline 3", "unplug 0", "status", "wait-for held=no-such", "release", "release", "wait-for link=there", "up", "settle", "vectors", "offline 3", "log", "bogus",
+	}, "\n")
+	status := Run(ctx, []string{"shell", "--hold", "request:QUERY_DEV_CONFIG"}, Streams{In: strings.NewReader(commands), Out: &out, Err: &errs})
+	if status != 0 {
+		t.Fatalf("status %d\n%s%s", status, &out, &errs)
+	}
+	at := 0
+	for _, want := range []string{
+		"probe has come to request:QUERY_DEV_CONFIG, and the device stands still",
+		"device or resource busy", // CPUs cannot leave while the kernel probes a PCI driver
+		"boot CPU",
+		"HELD",
+		"request:QUERY_DEV_CONFIG (1)",
+		"no-such",
+		"release: the device is held at nothing",
+		"reading-1, CPUs 0-3 online",
+		"smpboot: CPU 3 is now offline",
+		`unknown verb "bogus"`,
+	} {
+		i := strings.Index(out.String()[at:], want)
+		if i < 0 {
+			t.Fatalf("no %q, or not in its place, in\n%s", want, &out)
+		}
+		at += i
+	}
+	if !strings.Contains(out.String(), "probe: done") {
+		t.Errorf("the end of the probe was not told:\n%s", &out)
+	}
+}
