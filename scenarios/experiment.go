@@ -166,6 +166,8 @@ func (w *walk) step(s *Step, beside [][]Step) {
 			w.needs(s, s.Channels <= w.c.Queues(), fmt.Sprintf("%d channels need as many queue vectors, and the function has %d", s.Channels, w.c.Queues()))
 		}
 		w.up = w.up || s.Verb == VerbUp || s.Verb == VerbVectors
+	case VerbReset:
+		w.needs(s, w.started, "the function has nothing to forget before the driver is started; begin with probe")
 	case VerbPost, VerbResetService:
 		w.needs(s, w.started, "the device has no event queue before the driver made one; begin with probe")
 	case VerbFire, VerbSettle, VerbStorm, VerbObserve:

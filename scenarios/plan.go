@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"irqlab/guestagent/cpulist"
@@ -292,22 +293,50 @@ func (c *Case) addWord(word string) {
 }
 
 // heldTo are the cases whose expectations a kernel is held to: of those that differ only in their kernel, the ones that have this kernel, else the ones that have the
-// last of their kernels.
+// last of their kernels. Of cases bound to their kernels, it is those that have it, else those that have the newest.
 func (p *planner) heldTo(kernel string) []Case {
 	last := map[string]string{}
 	own := map[string]bool{}
+	bound, newest := false, ""
 	for i := range p.cases {
 		c := &p.cases[i]
+		same := sameKernel(c.Kernel, kernel)
 		last[c.Setup()] = c.Kernel
-		own[c.Setup()] = own[c.Setup()] || sameKernel(c.Kernel, kernel)
+		own[c.Setup()] = own[c.Setup()] || same
+		if c.bound {
+			bound = bound || same
+			newest = newer(newest, c.Kernel)
+		}
 	}
 	var out []Case
 	for _, c := range p.cases {
-		if s := c.Setup(); own[s] && sameKernel(c.Kernel, kernel) || !own[s] && c.Kernel == last[s] {
+		s := c.Setup()
+		same := sameKernel(c.Kernel, kernel)
+		switch {
+		case c.bound && (same || !bound && c.Kernel == newest), !c.bound && (own[s] && same || !own[s] && c.Kernel == last[s]):
 			out = append(out, c)
 		}
 	}
 	return out
+}
+
+// newer is the later of two SPECs of Debian kernels; any other is earlier than those.
+func newer(a, b string) string {
+	version := func(spec string) (v []int) {
+		number, _ := strings.CutPrefix(spec, "debian:")
+		for _, part := range strings.Split(number, ".") {
+			n, err := strconv.Atoi(part)
+			if err != nil {
+				return v
+			}
+			v = append(v, n)
+		}
+		return v
+	}
+	if slices.Compare(version(a), version(b)) > 0 {
+		return a
+	}
+	return b
 }
 
 // sameKernel reports whether one SPEC is the other, or one of the versions the other stands for, as debian:6.18.15 is of debian:6.18.

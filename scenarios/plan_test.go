@@ -235,8 +235,63 @@ func TestPlanErrors(t *testing.T) {
 	}
 }
 
+// TestFaults: every fault says what each family of kernels makes of it, a case at a time, in a way that a wrong kernel fails.
+func TestFaults(t *testing.T) {
+	names := Faults()
+	if len(names) < 20 {
+		t.Errorf("%d faults: %v", len(names), names)
+	}
+	for _, name := range names {
+		s := mustGet(t, name)
+		if "faults/"+s.Name != name || s.Title == "" || s.Question == "" || s.Text == "" || s.Source == "" {
+			t.Errorf("%s: its file lacks a name of its own, title, question, text or source", name)
+		}
+		cases, _, err := s.Plan(Overrides{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range cases {
+			told := false
+			for s := range allSteps(c.Steps) {
+				told = told || s.Refused != "" || s.Expect != nil && (s.Expect.Log != nil || s.Expect.Counted != nil)
+			}
+			if !told || !c.bound {
+				t.Errorf("%s, %s: expects nothing that a wrong kernel fails, or is not kernel-bound", name, c.Name)
+			}
+		}
+	}
+	if _, err := Get("faults/hwc-staus"); err == nil || !strings.Contains(err.Error(), `did you mean "faults/hwc-status"?`) {
+		t.Errorf("unknown fault: %v", err)
+	}
+}
+
+// TestKernelBound: of cases that are for their kernels only, --kernel takes those that have it, else those that have the newest of all.
+func TestKernelBound(t *testing.T) {
+	s, err := Load("bound.yaml", []byte("name: bound\nkernel-bound: true\ndriver: mana\ncases:\n  new: {kernel: [debian:7.2, debian:7.3], steps: [probe, up]}\n"+
+		"  old: {kernel: [debian:6.1, debian:6.12], steps: [probe]}\n  all: {kernel: [debian:6.1, debian:7.3], steps: [probe, up, down]}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kernel, want := range map[string]string{
+		"debian:7.3": "new/debian:7.3 all/debian:7.3", "debian:6.12.117": "old/debian:6.12", "debian:6.1": "old/debian:6.1 all/debian:6.1", "/src/linux": "new/debian:7.3 all/debian:7.3",
+		"debian:8.1": "new/debian:7.3 all/debian:7.3",
+	} {
+		cases, _, err := s.Plan(Overrides{Kernels: []string{kernel}})
+		var got []string
+		for _, c := range cases {
+			got = append(got, c.Name)
+			if c.Kernel != kernel {
+				t.Errorf("%s: kernel %s, want %s", c.Name, c.Kernel, kernel)
+			}
+		}
+		if err != nil || strings.Join(got, " ") != want {
+			t.Errorf("%s: %q, %v; want %q", kernel, got, err, want)
+		}
+	}
+}
+
 func TestShipped(t *testing.T) {
-	want := []string{"low-vcpu", "alternatives", "device-node", "low-vcpu-driver", "offline-before", "unplug-after", "unplug-during-probe", "unplug-during-reset", "unplug-storm",
+	want := []string{"low-vcpu", "alternatives", "device-node", "ht-core-spread", "low-vcpu-driver", "offline-before", "unplug-after", "unplug-during-probe", "unplug-during-reset", "unplug-storm",
 		"vector-boundary"}
 	if got := Shipped(); !slices.Equal(got, want) {
 		t.Errorf("Shipped() = %v, want %v", got, want)

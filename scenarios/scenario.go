@@ -53,6 +53,7 @@ type Case struct {
 	named []string    // which alternatives the case stands for
 	line  string      // which of the alternatives that overrides made it stands for
 	doing string      // what the steps do, for Setup
+	bound bool        // to its kernel: it tells what no other need do
 }
 
 // Online are the CPUs the function's driver sees.
@@ -80,11 +81,12 @@ func (c *Case) Slug() string {
 
 // file is the YAML file's form.
 type file struct {
-	Name     string `json:"name" jsonschema_description:"what the scenario is called on the command line" jsonschema:"pattern=^[a-z0-9][a-z0-9._-]*$"`
-	Title    string `json:"title,omitempty" jsonschema_description:"one line"`
-	Question string `json:"question,omitempty" jsonschema_description:"what a run answers"`
-	Text     string `json:"text,omitempty" jsonschema_description:"explanation, Markdown"`
-	Source   string `json:"source,omitempty" jsonschema_description:"where the question comes from"`
+	Name        string `json:"name" jsonschema_description:"what the scenario is called on the command line" jsonschema:"pattern=^[a-z0-9][a-z0-9._-]*$"`
+	Title       string `json:"title,omitempty" jsonschema_description:"one line"`
+	Question    string `json:"question,omitempty" jsonschema_description:"what a run answers"`
+	Text        string `json:"text,omitempty" jsonschema_description:"explanation, Markdown"`
+	Source      string `json:"source,omitempty" jsonschema_description:"where the question comes from"`
+	KernelBound bool   `json:"kernel-bound,omitempty" jsonschema_description:"each case is for the kernels it names: --kernel chooses among the cases; a kernel that none names is held to those of the newest"`
 	settings
 	Steps  stepList `json:"steps,omitempty" jsonschema_description:"the experiment, step by step; without it: bring the function up, settle, and observe as settled"`
 	Expect *Expect  `json:"expect,omitempty" jsonschema_description:"what every case must show, unless it says otherwise"`
@@ -207,7 +209,8 @@ func (d *decoder) expand(f *file, body namedCase) []Case {
 		d.fail(cmp.Or(at, "cases"), "the lists multiply to more than %d cases", MaxCases)
 		return nil
 	}
-	cases := []Case{{Scenario: f.Name, Name: body.name, Text: body.Text, Steps: steps, Expect: expect, Labels: expect.labels(), Known: body.Known, key: body.name, doing: setup(steps)}}
+	cases := []Case{{Scenario: f.Name, Name: body.name, Text: body.Text, Steps: steps, Expect: expect, Labels: expect.labels(), Known: body.Known, key: body.name, doing: setup(steps),
+		bound: f.KernelBound}}
 	cases = multiply(cases, st.Strategy, func(c *Case, v strategyName) string { c.Strategy = string(v); return string(v) })
 	cases = multiply(cases, st.Driver, func(c *Case, v driverName) string { c.Driver = string(v); return string(v) })
 	cases = multiply(cases, st.Shape, func(c *Case, v shapeText) string { c.Shape = shape.Shape(v); return shapeWord(c.Shape) })

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/goccy/go-yaml"
@@ -62,7 +63,7 @@ func instance(t *testing.T, data []byte) any {
 
 func TestSchemaAcceptsShipped(t *testing.T) {
 	s := compiled(t)
-	for _, name := range Shipped() {
+	for _, name := range slices.Concat(Shipped(), Faults()) {
 		data, err := Source(name)
 		if err != nil {
 			t.Fatal(err)

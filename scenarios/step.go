@@ -34,6 +34,7 @@ const (
 	VerbAddInterrupt = string(inject.Add)
 	VerbPost         = "post"
 	VerbResetService = "reset-service"
+	VerbReset        = "reset"
 	VerbOffline      = "offline"
 	VerbOnline       = "online"
 	VerbUnplug       = "unplug"

@@ -66,6 +66,7 @@ func init() {
 		rule(inject.Add, "{at: STEP, nth: N, times: N, vector: N, as: NAME}", "fire a vector for no reason at a step", func() any { return &addRule{} }),
 		{Verb{VerbPost, "post: EVENT", "let the device post an event: " + strings.Join(Events(), ", "), DriverMana}, func(s *Step) any { return &s.Post }, false},
 		{Verb{VerbResetService, "reset-service", "let the device ask for a reset service (post: reset-request); the next step does not wait for its end", DriverMana}, nil, true},
+		{Verb{VerbReset, "reset", "have the kernel reset the function (FLR): the device forgets everything, and the driver is not told", DriverMana}, nil, true},
 		{Verb{VerbOffline, "offline: LIST", "take CPUs offline through sysfs, one after the other", ""}, cpus, false},
 		{Verb{VerbOnline, "online: LIST", "bring CPUs online through sysfs, one after the other", ""}, cpus, false},
 		{Verb{VerbUnplug, "unplug: LIST", "take CPUs out of the machine by ACPI, and wait for the guest to let go of them", ""}, cpus, false},

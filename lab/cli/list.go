@@ -20,18 +20,19 @@ import (
 
 func newList(s Streams) *cobra.Command {
 	var refresh bool
-	topics := []string{"scenarios", "strategies", "kernels", "shapes", "steps"}
+	topics := []string{"scenarios", "faults", "strategies", "kernels", "shapes", "steps"}
 	show := map[string]func(cmd *cobra.Command) error{
-		"scenarios":  func(*cobra.Command) error { return listScenarios(s.Out) },
+		"scenarios":  func(*cobra.Command) error { return listScenarios(s.Out, scenarios.Shipped()) },
+		"faults":     func(*cobra.Command) error { return listScenarios(s.Out, scenarios.Faults()) },
 		"strategies": func(*cobra.Command) error { return listStrategies(s.Out) },
 		"kernels":    func(cmd *cobra.Command) error { return listKernels(cmd, s, refresh) },
 		"shapes":     func(*cobra.Command) error { return listShapes(s.Out) },
 		"steps":      func(*cobra.Command) error { return listSteps(s.Out) },
 	}
 	cmd := &cobra.Command{
-		Use:   "list [scenarios|strategies|kernels|shapes|steps]",
+		Use:   "list [scenarios|faults|strategies|kernels|shapes|steps]",
 		Short: "List what there is",
-		Long: `list shows the shipped scenarios, the affinity strategies, the kernels, the machine shapes the scenarios use, and the steps
+		Long: `list shows the shipped scenarios, the scenarios of the fault catalogue, the affinity strategies, the kernels, the machine shapes the scenarios use, and the steps
 of experiments: the verbs a scenario is written in, and the steps of the protocol at which the device can be held or made to err. Without an argument it shows all of them.
 
 A kernel is cached, fetchable, or incomplete: then the reason says what the mirror lacks. The list of fetchable kernels is the one of the last fetch or run;
@@ -75,9 +76,9 @@ func plainTable(w io.Writer, header table.Row) table.Writer {
 	return t
 }
 
-func listScenarios(w io.Writer) error {
+func listScenarios(w io.Writer, names []string) error {
 	t := plainTable(w, table.Row{"name", "question"})
-	for _, name := range scenarios.Shipped() {
+	for _, name := range names {
 		sc, err := scenarios.Get(name)
 		if err != nil {
 			return err

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -217,7 +218,8 @@ func newRun(s Streams) *cobra.Command {
 		Use:   "run [SCENARIO…]",
 		Short: "Run scenarios and show where every vector landed",
 		Long: `run boots a VM for each case of the scenarios, applies the case's affinity strategy, fires every vector until the kernel has settled it, and compares
-what it sees with what the scenario expects. SCENARIO is the name of a shipped one (irqlab list scenarios) or a YAML file; the default is ` + scenarios.Default + `.
+what it sees with what the scenario expects. SCENARIO is the name of a shipped one (irqlab list scenarios, irqlab list faults), ` + scenarios.FaultsName + ` for all of the fault catalogue, or a YAML file; the default
+is ` + scenarios.Default + `.
 
 A flag overrides the scenario's value. Cases that have the value already are the ones that are run, with all they expect; if none has it, every case takes it, and
 what it expects loses the parts that the override makes meaningless: the result says which. Only --kernel takes nothing away: a kernel is held to what is expected.
@@ -233,9 +235,10 @@ Exit status: 0 every case passed or expected nothing; 1 a case failed: the kerne
 		Example: `  irqlab run
   irqlab run low-vcpu --strategy linear --strategy unset --format json
   irqlab run vector-boundary --kernel ~/linux --out results
+  irqlab run faults --kernel debian:7.3
   irqlab run my.yaml --shape sockets=2,cores=4,threads=2,nodes=2,memory=1G --device-node 1
   irqlab run alternatives --pressure none --kernel debian:6.18 --kernel debian:7.3 --shape cores=2 --shape cores=8   # 8 strategies x 2 kernels x 2 shapes`,
-		ValidArgs: scenarios.Shipped(),
+		ValidArgs: slices.Concat(scenarios.Shipped(), []string{scenarios.FaultsName}, scenarios.Faults()),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := rf.validate(); err != nil {
 				return usageError(err)
@@ -287,6 +290,9 @@ func (f *scenarioFlags) plan(names []string, s Streams) ([]scenarios.Case, error
 	if len(names) == 0 {
 		names = []string{scenarios.Default}
 	}
+	if i := slices.Index(names, scenarios.FaultsName); i >= 0 {
+		names = slices.Replace(slices.Clone(names), i, i+1, scenarios.Faults()...)
+	}
 	var cases []scenarios.Case
 	for _, name := range names {
 		sc, err := load(name)
@@ -308,7 +314,8 @@ func (f *scenarioFlags) plan(names []string, s Streams) ([]scenarios.Case, error
 
 // load reads a scenario: a file if the word looks like a path, else a shipped one.
 func load(name string) (*scenarios.Scenario, error) {
-	if !strings.ContainsRune(name, os.PathSeparator) && filepath.Ext(name) != ".yaml" && filepath.Ext(name) != ".yml" {
+	isPath := strings.ContainsRune(name, os.PathSeparator) && !strings.HasPrefix(name, scenarios.FaultsName+"/")
+	if !isPath && filepath.Ext(name) != ".yaml" && filepath.Ext(name) != ".yml" {
 		return scenarios.Get(name)
 	}
 	f, err := os.Open(name)

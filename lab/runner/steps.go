@@ -458,6 +458,8 @@ func (s *stepper) do(ctx context.Context, step *scenarios.Step, from since, fact
 		return s.inject.Release(step.Release)
 	case scenarios.VerbPost, scenarios.VerbResetService:
 		return s.post(step)
+	case scenarios.VerbReset:
+		return s.reset(ctx)
 	case scenarios.VerbOffline, scenarios.VerbOnline, scenarios.VerbUnplug, scenarios.VerbReplug:
 		return s.changeCPUs(ctx, step, facts)
 	case scenarios.VerbFire:
@@ -514,6 +516,15 @@ func (s *stepper) together(ctx context.Context, step *scenarios.Step) error {
 	}
 	branches.Wait()
 	return context.Cause(ctx)
+}
+
+// reset has the kernel reset the function.
+func (s *stepper) reset(ctx context.Context) error {
+	address, err := s.address(ctx)
+	if err != nil {
+		return err
+	}
+	return s.vm.Agent.ResetFunction(ctx, address)
 }
 
 // post has the device post an event.
