@@ -54,7 +54,7 @@ func place(t *testing.T, c Case) result.Case {
 	t.Helper()
 	if c.Driver == DriverMana {
 		// The driver takes one vector for each online CPU and one for the HWC (mana-protocol.md, section 6.2), and has the linear branch since 7.2.
-		c.Strategy = map[string]string{"debian:6.18": strategy.NUMAAware, "debian:7.3": strategy.Mana72}[c.Kernel]
+		c.Strategy = map[string]string{"debian:6.1": strategy.LocalSpread, "debian:6.12": strategy.NUMAAware, "debian:6.18": strategy.NUMAAware, "debian:7.3": strategy.Mana72}[c.Kernel]
 		c.Vectors = min(c.Vectors, len(c.Online())+1)
 	}
 	topo := c.Shape.Topology(c.Offline)
@@ -128,6 +128,43 @@ func TestPublishedRows(t *testing.T) {
 		if !slices.Equal(got, want[c.Name]) {
 			t.Errorf("%s expects %v, published %v", c.Name, got, want[c.Name])
 		}
+	}
+}
+
+// TestPublishedCores holds ht-core-spread to data/published-results.yaml, ht_core_spread, whose irq n is vector n-1, and what it states for 64 queue vectors to every
+// smaller number of them.
+func TestPublishedCores(t *testing.T) {
+	published := map[string]map[int]string{
+		"old": {1: "0", 2: "1", 3: "2", 4: "3", 5: "4", 25: "24", 32: "31", 33: "32", 64: "63"},
+		"new": {1: "0-1", 2: "2-3", 3: "4-5", 4: "6-7", 5: "8-9", 25: "48-49", 32: "62-63", 33: "0-1", 64: "62-63"},
+	}
+	cases, _, err := mustGet(t, "ht-core-spread").Plan(Overrides{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range cases {
+		e := c.Expect.Settled
+		masks := append([]cpulist.List{*e.HWCMask}, e.QueueMasks...)
+		if len(masks) != c.Vectors {
+			t.Errorf("%s states %d rows for %d vectors", c.Name, len(masks), c.Vectors)
+		}
+		for irq, want := range published[c.Name] {
+			if got := masks[irq-1].String(); got != want {
+				t.Errorf("%s, irq %d: %s, published %s", c.Name, irq, got, want)
+			}
+		}
+		for queues := 1; published[c.Name] != nil && queues <= 64; queues++ {
+			p, err := strategy.Compute(c.Strategy, c.Shape.Topology(nil), c.DeviceNode, 1+queues, queues)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := append([]cpulist.List{p.HWC}, p.Queues...); !slices.EqualFunc(got, masks[:1+queues], slices.Equal[cpulist.List]) || p.Branch != *c.Expect.Branch {
+				t.Errorf("%s with %d queue vectors, %s: %v, want the first rows of %v", c.Name, queues, p.Branch, got, masks)
+			}
+		}
+	}
+	if len(cases) < len(published) {
+		t.Errorf("%d cases", len(cases))
 	}
 }
 
