@@ -116,7 +116,7 @@ func takeCold(ctx context.Context, b *bench, _ int) (map[string]float64, error) 
 func takeSnapshot(ctx context.Context, b *bench, _ int) (map[string]float64, error) {
 	cfg := b.config(lab.StartWarm)
 	cfg.Cmdline = []string{b.tag}
-	before, err := b.Cache.Entries(ctx)
+	key, _, err := lab.Machine(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -125,13 +125,11 @@ func takeSnapshot(ctx context.Context, b *bench, _ int) (map[string]float64, err
 		return nil, err
 	}
 	err = vm.Close()
-	after, lerr := b.Cache.Entries(ctx)
-	if err = errors.Join(err, lerr); err != nil {
-		return nil, err
+	entry, gone := b.Cache.Snapshot(ctx, key, func(context.Context, string) error { return errors.New("it is not in the cache") })
+	if gone == nil {
+		gone = b.Cache.Discard(ctx, entry)
 	}
-	_ = before
-	_ = after
-	return map[string]float64{Snapshot: took}, nil
+	return map[string]float64{Snapshot: took}, errors.Join(err, gone)
 }
 
 func takeFork(ctx context.Context, b *bench, _ int) (map[string]float64, error) {
