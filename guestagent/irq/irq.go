@@ -21,18 +21,37 @@ import (
 const (
 	interrupts      = "proc/interrupts"
 	stat            = "proc/stat"
+	onlineCPUs      = "sys/devices/system/cpu/online"
 	defaultAffinity = "proc/irq/default_smp_affinity"
 )
 
 func dir(n int) string { return "proc/irq/" + strconv.Itoa(n) }
 
-// Read parses /proc/interrupts.
+// maxTorn is how often in a row CPUs may come and go while /proc/interrupts is read.
+const maxTorn = 20
+
+// Read parses /proc/interrupts. The kernel writes its lines one after the other, each with the CPUs that are online just then, so a table during whose reading one came or
+// went is read again.
 func Read(r kfile.Root) (Table, error) {
-	b, err := r.Bytes(interrupts)
-	if err != nil {
-		return Table{}, err
+	var torn error
+	for range maxTorn {
+		b, err := r.Bytes(interrupts)
+		if err != nil {
+			return Table{}, err
+		}
+		online, err := r.CPUs(onlineCPUs)
+		if err != nil {
+			return Table{}, err
+		}
+		var t Table
+		if t, torn = ParseInterrupts(b); torn == nil && slices.Equal(t.CPUs, online) {
+			return t, nil
+		}
+		if torn == nil {
+			torn = fmt.Errorf("/proc/interrupts: it shows CPUs %s, and online are %s", cpulist.New(t.CPUs...), online)
+		}
 	}
-	return ParseInterrupts(b)
+	return Table{}, fmt.Errorf("%w, %d readings in a row", torn, maxTorn)
 }
 
 // totals are the interrupts handled so far, by IRQ number. /proc/interrupts cannot tell them: it leaves out what was handled on CPUs that are offline now.
@@ -46,10 +65,6 @@ func totals(r kfile.Root) (Totals, error) {
 
 // Observe reads the given IRQs. The counts of one observation come from one reading of /proc/interrupts, the totals from one of /proc/stat.
 func Observe(r kfile.Root, irqs []int) (agentapi.Observation, error) {
-	online, err := r.CPUs("sys/devices/system/cpu/online")
-	if err != nil {
-		return agentapi.Observation{}, err
-	}
 	table, err := Read(r)
 	if err != nil {
 		return agentapi.Observation{}, err
@@ -58,7 +73,7 @@ func Observe(r kfile.Root, irqs []int) (agentapi.Observation, error) {
 	if err != nil {
 		return agentapi.Observation{}, err
 	}
-	out := agentapi.Observation{Online: online, IRQs: make([]agentapi.IRQ, 0, len(irqs))}
+	out := agentapi.Observation{Online: cpulist.New(table.CPUs...), IRQs: make([]agentapi.IRQ, 0, len(irqs))}
 	for _, n := range irqs {
 		o, err := observeOne(r, table, n)
 		if err != nil {

@@ -294,8 +294,29 @@ func TestAwait(t *testing.T) {
 	}
 }
 
+// A table is read again while the CPUs it shows are not those that are online, or its lines do not go with its header.
+func TestReadTorn(t *testing.T) {
+	t.Parallel()
+	files := map[string]string{"proc/interrupts": sample, "sys/devices/system/cpu/online": "0-2\n"}
+	r := tree(t, files)
+	if _, err := Read(r); err == nil || !strings.Contains(err.Error(), "shows CPUs 0-3, and online are 0-2, 20 readings") {
+		t.Errorf("a CPU that left: %v", err)
+	}
+	for content, want := range map[string]string{"CPU0 CPU1\n 27: 5 PCI-MSIX-0000:00:02.0 0-edge x\n": "not a count", sample: ""} {
+		if err := os.WriteFile(r.Path("proc/interrupts"), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(r.Path("sys/devices/system/cpu/online"), []byte("0-3\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Read(r); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%.20q: %v, want %q", content, err, want)
+		}
+	}
+}
+
 func TestLevels(t *testing.T) {
-	files := map[string]string{"proc/interrupts": sample}
+	files := map[string]string{"proc/interrupts": sample, "sys/devices/system/cpu/online": "0-3\n"}
 	for n, eff := range map[int]string{0: "0", 9: "1", 24: "2", 25: "0", 28: "2", 29: "0", 30: "3", 31: "1", 32: "0"} {
 		irqFiles(files, n, "0-3", eff, "0")
 		files["proc/irq/"+strconv.Itoa(n)+"/smp_affinity"] = "f\n"
