@@ -38,7 +38,7 @@ func Open(ctx context.Context, c *scenarios.Case, o Options) (*Session, error) {
 	}
 	session := &Session{e: e}
 	session.ctx, session.cancel = context.WithCancelCause(ctx)
-	session.s = &stepper{experiment: e, inject: e.inject, began: time.Now(), fail: session.cancel}
+	session.s = &stepper{experiment: e, began: time.Now(), fail: session.cancel}
 	if err == nil {
 		err = session.s.start(ctx)
 	}

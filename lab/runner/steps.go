@@ -192,12 +192,12 @@ type since struct {
 	log   uint64 // last record of the kernel log
 }
 
-// stepper is an experiment's steps under way. What several branches change is guarded by mu.
+// stepper is an experiment's steps under way. What several branches change is guarded by mu. Of the usual steps of a case that has none of its own only the observations
+// are recorded.
 type stepper struct {
 	*experiment
-	inject *inject.Controller // nil where the case has no steps of its own: then nothing is recorded but the observations
-	began  time.Time
-	first  uint64 // the last record of the kernel log before the first step
+	began time.Time
+	first uint64 // the last record of the kernel log before the first step
 
 	background sync.WaitGroup
 	fail       context.CancelCauseFunc // ends all steps
@@ -231,7 +231,7 @@ type reading struct {
 
 // runSteps runs the case's experiment.
 func (e *experiment) runSteps(ctx context.Context) error {
-	s := &stepper{experiment: e, inject: e.inject, began: time.Now()}
+	s := &stepper{experiment: e, began: time.Now()}
 	steps := e.c.Steps
 	if steps == nil {
 		steps = builtin(e.c.Driver)
