@@ -150,6 +150,13 @@ func (a *Agent) SetCPU(ctx context.Context, cpu int, online bool) (cpulist.List,
 	return r.Online, err
 }
 
+// Storm takes CPUs offline and online again, one after the other, so many times, and writes masks at the end of each round. The guest does so by itself, and cannot be
+// stopped: rounds should be few. Its log tells of each CPU that goes and comes.
+func (a *Agent) Storm(ctx context.Context, cpus cpulist.List, rounds int, masks []agentapi.AppliedMask) error {
+	_, err := call[agentapi.Empty](ctx, a, agentapi.MethodStorm, agentapi.StormParams{CPUs: cpus, Rounds: rounds, Masks: masks})
+	return err
+}
+
 // Observe reads what the kernel says about the given IRQs.
 func (a *Agent) Observe(ctx context.Context, irqs []int) (agentapi.Observation, error) {
 	return call[agentapi.Observation](ctx, a, agentapi.MethodObserve, agentapi.ObserveParams{IRQs: irqs})
@@ -158,6 +165,12 @@ func (a *Agent) Observe(ctx context.Context, irqs []int) (agentapi.Observation, 
 // Await waits until every IRQ's total count has risen above the given one.
 func (a *Agent) Await(ctx context.Context, above map[int]uint64, timeout time.Duration) (agentapi.Observation, error) {
 	return call[agentapi.Observation](ctx, a, agentapi.MethodAwait, agentapi.AwaitParams{Above: above, TimeoutMS: int(timeout.Milliseconds())})
+}
+
+// AwaitTotals is Await that returns the total counts, and costs the guest little.
+func (a *Agent) AwaitTotals(ctx context.Context, above map[int]uint64, timeout time.Duration) (map[int]uint64, error) {
+	r, err := call[agentapi.TotalsResult](ctx, a, agentapi.MethodAwaitTotals, agentapi.AwaitParams{Above: above, TimeoutMS: int(timeout.Milliseconds())})
+	return r.Totals, err
 }
 
 // Log returns kernel log records with a sequence number above after; 0 returns all.

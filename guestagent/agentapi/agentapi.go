@@ -51,8 +51,10 @@ const (
 	MethodSetAffinity   = "affinity.set"     // SetAffinityParams -> Empty
 	MethodOccupy        = "pressure.occupy"  // OccupyParams -> OccupyResult
 	MethodSetCPU        = "cpu.set"          // SetCPUParams -> SetCPUResult
+	MethodStorm         = "cpu.storm"        // StormParams -> Empty
 	MethodObserve       = "irq.observe"      // ObserveParams -> Observation
 	MethodAwait         = "irq.await"        // AwaitParams -> Observation
+	MethodAwaitTotals   = "irq.await-totals" // AwaitParams -> TotalsResult
 	MethodLog           = "log.read"         // LogParams -> LogResult
 	MethodMark          = "log.mark"         // MarkParams -> LogRecord: a line for the kernel log
 	MethodLinks         = "link.list"        // Empty -> LinksResult (netlink)
@@ -277,6 +279,13 @@ type SetCPUResult struct {
 	Online cpulist.List `json:"online"`
 }
 
+// StormParams takes CPUs offline and online again through sysfs, one after the other, Rounds times. Masks are written at the end of each round.
+type StormParams struct {
+	CPUs   cpulist.List  `json:"cpus"`
+	Rounds int           `json:"rounds"`
+	Masks  []AppliedMask `json:"masks,omitempty"`
+}
+
 // ObserveParams lists the IRQs to read.
 type ObserveParams struct {
 	IRQs []int `json:"irqs"`
@@ -313,6 +322,11 @@ type SetAffinityParams struct {
 type AwaitParams struct {
 	Above     map[int]uint64 `json:"above"`
 	TimeoutMS int            `json:"timeout_ms"`
+}
+
+// TotalsResult is IRQ.Total of each IRQ that was awaited.
+type TotalsResult struct {
+	Totals map[int]uint64 `json:"totals"`
 }
 
 // LogParams asks for kernel log records with a sequence number above After (0: all), and of those only the ones more severe than level Below (0: all).

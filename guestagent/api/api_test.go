@@ -287,6 +287,15 @@ func TestFunctionLife(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 	wantCode(t, c, agentapi.MethodAwait, agentapi.AwaitParams{Above: map[int]uint64{all.Vectors[2].IRQ: 1}, TimeoutMS: 5}, agentapi.CodeTimeout, "vfio-msix[2]")
+	if r := call[agentapi.TotalsResult](t, c, agentapi.MethodAwaitTotals, agentapi.AwaitParams{Above: map[int]uint64{all.Vectors[2].IRQ: 0}}); r.Totals[all.Vectors[2].IRQ] != 1 {
+		t.Errorf("%+v", r)
+	}
+	wantCode(t, c, agentapi.MethodAwaitTotals, agentapi.AwaitParams{Above: map[int]uint64{all.Vectors[2].IRQ: 1}, TimeoutMS: 5}, agentapi.CodeTimeout, "vfio-msix[2]")
+	storm := agentapi.StormParams{CPUs: cpulist.New(1, 3), Rounds: 2, Masks: []agentapi.AppliedMask{{IRQ: all.Vectors[1].IRQ, Mask: cpulist.New(2)}}}
+	call[agentapi.Empty](t, c, agentapi.MethodStorm, storm)
+	if s, _ := k.root.CPUs(fmt.Sprintf("proc/irq/%d/smp_affinity_list", all.Vectors[1].IRQ)); s.String() != "2" {
+		t.Errorf("after a storm the affinity is %s, to be set to 2", s)
+	}
 	wantCode(t, c, agentapi.MethodCloseFunction, agentapi.CloseFunctionParams{Address: other}, agentapi.CodeInvalid, "is not open")
 }
 
@@ -396,6 +405,8 @@ func TestBadRequests(t *testing.T) {
 	wantCode(t, c, agentapi.MethodInfo, raw(`{"version":1,"colour":2}`), agentapi.CodeInvalid, "colour")
 	wantCode(t, c, agentapi.MethodInfo, nil, agentapi.CodeUnsupported, "version 0")
 	wantCode(t, c, agentapi.MethodSetCPU, raw(`{"cpu":99999999999999999999}`), agentapi.CodeInvalid, "parameters")
+	wantCode(t, c, agentapi.MethodStorm, agentapi.StormParams{Rounds: 1}, agentapi.CodeInvalid, "over 0 CPUs")
+	wantCode(t, c, agentapi.MethodStorm, agentapi.StormParams{CPUs: cpulist.New(1), Rounds: 1 << 20}, agentapi.CodeInvalid, "must be 1 to 1000")
 	wantCode(t, c, agentapi.MethodOpenFunction, agentapi.OpenFunctionParams{}, agentapi.CodeInvalid, "neither")
 	wantCode(t, c, agentapi.MethodOpenFunction, agentapi.OpenFunctionParams{Address: "../../x"}, agentapi.CodeInvalid, "not a PCI address")
 	wantCode(t, c, agentapi.MethodOpenFunction, agentapi.OpenFunctionParams{Vendor: 1, WaitMS: -5}, agentapi.CodeInvalid, "-5 ms")

@@ -15,6 +15,7 @@ import (
 	"irqlab/guestagent/cpulist"
 	"irqlab/guestagent/fault"
 	"irqlab/guestagent/irq"
+	"irqlab/guestagent/kfile"
 	"irqlab/guestagent/kmsg"
 	"irqlab/guestagent/link"
 	"irqlab/guestagent/strategy"
@@ -24,6 +25,7 @@ import (
 const (
 	maxIRQsAsked = 1 << 14
 	maxWait      = 10 * time.Minute
+	maxRounds    = 1000
 )
 
 func (a *Agent) info(_ context.Context, p agentapi.InfoParams) (agentapi.Info, error) {
@@ -65,6 +67,13 @@ func (a *Agent) setCPU(_ context.Context, p agentapi.SetCPUParams) (agentapi.Set
 	return agentapi.SetCPUResult{Online: online}, err
 }
 
+func (a *Agent) storm(ctx context.Context, p agentapi.StormParams) (agentapi.Empty, error) {
+	if len(p.CPUs) == 0 || p.Rounds < 1 || p.Rounds > maxRounds {
+		return agentapi.Empty{}, fault.New(agentapi.CodeInvalid, "%d rounds over %d CPUs: must be 1 to %d over at least one", p.Rounds, len(p.CPUs), maxRounds)
+	}
+	return agentapi.Empty{}, cpu.Storm(ctx, a.cfg.Root, p.CPUs, p.Rounds, func() error { return a.setMasks(p.Masks) })
+}
+
 func checkIRQs(n int) error {
 	if n > maxIRQsAsked {
 		return fault.New(agentapi.CodeInvalid, "%d IRQs asked for, at most %d at once", n, maxIRQsAsked)
@@ -80,16 +89,26 @@ func (a *Agent) observe(_ context.Context, p agentapi.ObserveParams) (agentapi.O
 }
 
 func (a *Agent) await(ctx context.Context, p agentapi.AwaitParams) (agentapi.Observation, error) {
+	return awaiting(ctx, a, p, irq.Await)
+}
+
+func (a *Agent) awaitTotals(ctx context.Context, p agentapi.AwaitParams) (agentapi.TotalsResult, error) {
+	seen, err := awaiting(ctx, a, p, irq.AwaitTotals)
+	return agentapi.TotalsResult{Totals: seen}, err
+}
+
+// awaiting calls what waits for interrupts, for as long as was asked for.
+func awaiting[R any](ctx context.Context, a *Agent, p agentapi.AwaitParams, wait func(context.Context, kfile.Root, map[int]uint64) (R, error)) (none R, err error) {
 	if err := checkIRQs(len(p.Above)); err != nil {
-		return agentapi.Observation{}, err
+		return none, err
 	}
-	wait, err := milliseconds(p.TimeoutMS)
+	limit, err := milliseconds(p.TimeoutMS)
 	if err != nil {
-		return agentapi.Observation{}, err
+		return none, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, wait)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return irq.Await(ctx, a.cfg.Root, p.Above)
+	return wait(ctx, a.cfg.Root, p.Above)
 }
 
 func milliseconds(ms int) (time.Duration, error) {
@@ -141,15 +160,19 @@ func (a *Agent) apply(_ context.Context, p agentapi.ApplyParams) (agentapi.Apply
 
 // setAffinity writes masks that somebody else has decided on.
 func (a *Agent) setAffinity(_ context.Context, p agentapi.SetAffinityParams) (agentapi.Empty, error) {
-	if err := checkIRQs(len(p.Masks)); err != nil {
-		return agentapi.Empty{}, err
+	return agentapi.Empty{}, a.setMasks(p.Masks)
+}
+
+func (a *Agent) setMasks(masks []agentapi.AppliedMask) error {
+	if err := checkIRQs(len(masks)); err != nil {
+		return err
 	}
-	for _, m := range p.Masks {
+	for _, m := range masks {
 		if err := irq.SetAffinity(a.cfg.Root, m.IRQ, m.Mask); err != nil {
-			return agentapi.Empty{}, err
+			return err
 		}
 	}
-	return agentapi.Empty{}, nil
+	return nil
 }
 
 func (a *Agent) readLog(_ context.Context, p agentapi.LogParams) (agentapi.LogResult, error) {

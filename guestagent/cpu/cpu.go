@@ -2,6 +2,7 @@
 package cpu
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -138,6 +139,26 @@ func SetOnline(r kfile.Root, id int, up bool) (cpulist.List, error) {
 		return nil, fmt.Errorf("CPU %d: going %s: %w", id, state, err)
 	}
 	return Online(r)
+}
+
+// Storm takes CPUs offline and online again, one after the other, round after round, and calls restore at the end of each. It ends early with the first error, and with ctx.
+func Storm(ctx context.Context, r kfile.Root, cpus cpulist.List, rounds int, restore func() error) error {
+	for range rounds {
+		for _, up := range []bool{false, true} {
+			for _, id := range cpus {
+				if err := context.Cause(ctx); err != nil {
+					return err
+				}
+				if _, err := SetOnline(r, id, up); err != nil {
+					return err
+				}
+			}
+		}
+		if err := restore(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // OnlinePresent brings up, one after the other, all CPUs that are present, if the kernel's command line has agentapi.OnlineWord.

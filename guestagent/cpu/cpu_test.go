@@ -1,6 +1,8 @@
 package cpu
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +11,7 @@ import (
 	"testing"
 
 	"irqlab/guestagent/agentapi"
+	"irqlab/guestagent/cpulist"
 	"irqlab/guestagent/fault"
 	"irqlab/guestagent/kfile"
 )
@@ -117,6 +120,34 @@ func TestSetOnline(t *testing.T) {
 	}
 	if s, _ := r.String(dir(2), "online"); s != "0" {
 		t.Errorf("cpu2/online = %q", s)
+	}
+}
+
+// The tree's list of online CPUs does not follow what is written, so each round finds CPUs 1 and 2 online still.
+func TestStorm(t *testing.T) {
+	r := guest(t)
+	restored := 0
+	restore := func() error { restored++; return nil }
+	if err := Storm(t.Context(), r, cpulist.New(1, 2), 3, restore); err != nil || restored != 3 {
+		t.Errorf("%d rounds: %v", restored, err)
+	}
+	for _, id := range []int{1, 2} {
+		if s, _ := r.String(dir(id), "online"); s != "0" {
+			t.Errorf("cpu%d/online = %q", id, s)
+		}
+	}
+	refused := errors.New("mask refused")
+	if err := Storm(t.Context(), r, cpulist.New(1), 3, func() error { restored++; return refused }); !errors.Is(err, refused) || restored != 4 {
+		t.Errorf("%v after %d restores", err, restored)
+	}
+	if err := Storm(t.Context(), r, cpulist.New(0), 1, restore); err == nil || fault.Reply(err).Code != agentapi.CodeUnsupported {
+		t.Errorf("CPU 0: %v", err)
+	}
+	gone := errors.New("channel gone")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(gone)
+	if err := Storm(ctx, r, cpulist.New(1), 1, restore); !errors.Is(err, gone) {
+		t.Errorf("after the channel went: %v", err)
 	}
 }
 

@@ -13,6 +13,9 @@ import (
 	"irqlab/scenarios/result"
 )
 
+// stormBatch is how many rounds the guest does before it answers: enough that asking costs nothing, few enough that a storm whose step has failed is soon over.
+const stormBatch = 10
+
 // volley fires vectors again and again such that every interrupt can be counted: signals of one vector merge when the next comes before QEMU and the guest have taken
 // the last, so a vector is fired again only after the guest has counted the former interrupt.
 type volley struct {
@@ -53,7 +56,7 @@ func (v *volley) round(ctx context.Context) error {
 			return err
 		}
 	}
-	seen, err := v.s.vm.Agent.Await(ctx, v.above, handleTime)
+	seen, err := v.s.vm.Agent.AwaitTotals(ctx, v.above, handleTime)
 	var guest *agentapi.Error
 	if errors.As(err, &guest) && guest.Code == agentapi.CodeTimeout {
 		return &lab.LostError{Err: err}
@@ -61,9 +64,7 @@ func (v *volley) round(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, irq := range seen.IRQs {
-		v.above[irq.IRQ] = irq.Total
-	}
+	v.above = seen
 	v.rounds++
 	return nil
 }
@@ -164,20 +165,15 @@ func (s *stepper) storm(ctx context.Context, p scenarios.Storm, facts *result.St
 	return err
 }
 
+// stormRounds has the guest do the rounds, some at a time.
 func (s *stepper) stormRounds(ctx context.Context, p scenarios.Storm, masks []agentapi.AppliedMask) error {
-	a := s.vm.Agent
-	for n := range int(p.Rounds) {
-		s.opts.status(Status{Case: s.c, Stage: fmt.Sprintf("storm, round %d of %d", n+1, p.Rounds)})
-		for _, online := range []bool{false, true} {
-			for _, cpu := range p.Offline {
-				if _, err := a.SetCPU(ctx, cpu, online); err != nil {
-					return fmt.Errorf("round %d: %w", n+1, err)
-				}
-			}
+	for done := 0; done < int(p.Rounds); {
+		n := min(stormBatch, int(p.Rounds)-done)
+		s.opts.status(Status{Case: s.c, Stage: fmt.Sprintf("storm, round %d of %d", done+1, p.Rounds)})
+		if err := s.vm.Agent.Storm(ctx, p.Offline, n, masks); err != nil {
+			return fmt.Errorf("in rounds %d to %d: %w", done+1, done+n, err)
 		}
-		if err := a.SetAffinity(ctx, masks); err != nil {
-			return fmt.Errorf("round %d: %w", n+1, err)
-		}
+		done += n
 	}
 	return nil
 }
