@@ -68,6 +68,8 @@ func TestBadUsage(t *testing.T) {
 		{"help lsit", `did you mean "list"`},
 		{"run --out " + full, "results.json"},
 		{"shell --during up", "--hold"},
+		{"run low-vcpu --case linaer", `did you mean "linear"`},
+		{"run --timeline --format json", "--out DIR"},
 		{"shell --hold requst:QUERY_DEV_CONFIG", "request:QUERY_DEV_CONFIG"},
 		{"shell --hold register-read", "--hold"},
 		{"shell --hold smc:establish --during reboot", "allowed: probe, up, reset-service"},

@@ -21,6 +21,7 @@ import (
 	"irqlab/lab"
 	"irqlab/lab/report"
 	"irqlab/lab/runner"
+	"irqlab/lab/timeline"
 	"irqlab/scenarios"
 	"irqlab/scenarios/nearest"
 	"irqlab/scenarios/result"
@@ -30,6 +31,8 @@ import (
 // scenarioFlags are the flags that override what a scenario says.
 type scenarioFlags struct {
 	kernels, shapes, strategies, drivers, vectors, deviceNodes, irqchips, pressures, offlines []string
+
+	cases []string // to be run, of those there are then
 }
 
 func (f *scenarioFlags) register(fs *pflag.FlagSet) {
@@ -114,6 +117,8 @@ type runFlags struct {
 	jobs        int
 	timeout     time.Duration
 	verbose     bool
+	timeline    bool
+	passing     bool // out is to go when the command ends
 }
 
 func (f *runFlags) register(fs *pflag.FlagSet) {
@@ -236,6 +241,7 @@ Exit status: 0 every case passed or expected nothing; 1 a case failed: the kerne
   irqlab run low-vcpu --strategy linear --strategy unset --format json
   irqlab run vector-boundary --kernel ~/linux --out results
   irqlab run faults --kernel debian:7.3
+  irqlab run unplug-during-reset --kernel debian:7.3 --case surplus-2 --timeline
   irqlab run my.yaml --shape sockets=2,cores=4,threads=2,nodes=2,memory=1G --device-node 1
   irqlab run alternatives --pressure none --kernel debian:6.18 --kernel debian:7.3 --shape cores=2 --shape cores=8   # 8 strategies x 2 kernels x 2 shapes`,
 		ValidArgs: slices.Concat(scenarios.Shipped(), []string{scenarios.FaultsName}, scenarios.Faults()),
@@ -243,9 +249,19 @@ Exit status: 0 every case passed or expected nothing; 1 a case failed: the kerne
 			if err := rf.validate(); err != nil {
 				return usageError(err)
 			}
+			if rf.timeline && rf.format == "json" {
+				return usageError(errors.New("--timeline: is for people; with --format json give --out DIR, which keeps each case's timeline.jsonl"))
+			}
 			cases, err := sf.plan(args, s)
 			if err != nil {
 				return err
+			}
+			if rf.timeline && rf.out == "" {
+				if rf.out, err = os.MkdirTemp("", "irqlab-run-"); err != nil {
+					return &exitError{ExitError, err}
+				}
+				defer os.RemoveAll(rf.out)
+				rf.passing = true
 			}
 			rep, err := rf.run(cmd.Context(), cases, s)
 			var exit *exitError
@@ -259,7 +275,11 @@ Exit status: 0 every case passed or expected nothing; 1 a case failed: the kerne
 			if rf.format == "json" {
 				render = report.JSON
 			}
-			if rerr := render(s.Out, rep); rerr != nil {
+			rerr := render(s.Out, rf.shown(rep))
+			if rf.timeline && rerr == nil {
+				rerr = timelines(s.Out, rf.out, rep)
+			}
+			if rerr != nil {
 				return &exitError{ExitError, errors.Join(fmt.Errorf("standard output: %w", rerr), err)}
 			}
 			if err != nil {
@@ -270,7 +290,46 @@ Exit status: 0 every case passed or expected nothing; 1 a case failed: the kerne
 	}
 	sf.register(cmd.Flags())
 	rf.register(cmd.Flags())
+	cmd.Flags().StringArrayVar(&sf.cases, "case", nil, "run this case of the scenario (`NAME`) only, and what flags and lists make of it; may be repeated")
+	cmd.Flags().BoolVar(&rf.timeline, "timeline", false, "show each case's timeline after the table; --out keeps them, for irqlab timeline --html")
 	return cmd
+}
+
+// shown is the report without the names of files that will be gone.
+func (f *runFlags) shown(rep result.Report) result.Report {
+	if !f.passing {
+		return rep
+	}
+	rep.Cases = slices.Clone(rep.Cases)
+	for i := range rep.Cases {
+		rep.Cases[i].Artifacts = result.Artifacts{}
+	}
+	return rep
+}
+
+// timelines shows the cases on one clock each, without what only the device's developers look at.
+func timelines(w io.Writer, out string, rep result.Report) error {
+	filter := timeline.Filter{Sources: []string{timeline.SourceStep, timeline.SourceInject, timeline.SourceCPU, timeline.SourceLog, timeline.SourceObservation}}
+	for _, c := range rep.Cases {
+		if c.Artifacts.Timeline == "" {
+			continue
+		}
+		file, err := os.Open(filepath.Join(out, c.Artifacts.Timeline))
+		if err != nil {
+			return err
+		}
+		tl, _, err := timeline.Read(c.Artifacts.Timeline, file)
+		if err = errors.Join(err, file.Close()); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(w, "\n%s/%s on one clock:\n", c.Scenario, c.Name); err != nil {
+			return err
+		}
+		if err := tl.Text(w, filter, false); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // exitWith ends the command with a status and nothing more to say.
@@ -308,9 +367,37 @@ func (f *scenarioFlags) plan(names []string, s Streams) ([]scenarios.Case, error
 		}
 		cases = append(cases, more...)
 	}
+	if cases, err = selected(cases, f.cases); err != nil {
+		return nil, usageError(err)
+	}
 	scenarios.Disambiguate(cases) // a scenario may be named twice, or two files may give theirs one name
 	return cases, nil
 }
+
+// selected are the cases with a name that was asked for, or that begins with it and a slash; all, where none was.
+func selected(cases []scenarios.Case, want []string) ([]scenarios.Case, error) {
+	if len(want) == 0 {
+		return cases, nil
+	}
+	names := make([]string, len(cases))
+	for i, c := range cases {
+		names[i] = c.Name
+	}
+	var out []scenarios.Case
+	for _, c := range cases {
+		if slices.ContainsFunc(want, func(w string) bool { return isCase(c.Name, w) }) {
+			out = append(out, c)
+		}
+	}
+	for _, w := range want {
+		if !slices.ContainsFunc(names, func(name string) bool { return isCase(name, w) }) {
+			return nil, fmt.Errorf("--case: %w", nearest.Unknown("case", w, names))
+		}
+	}
+	return out, nil
+}
+
+func isCase(name, want string) bool { return name == want || strings.HasPrefix(name, want+"/") }
 
 // load reads a scenario: a file if the word looks like a path, else a shipped one.
 func load(name string) (*scenarios.Scenario, error) {
