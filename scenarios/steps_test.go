@@ -374,6 +374,11 @@ func TestCheckSteps(t *testing.T) {
 		{"no counts", func(c *result.Case) { c.Steps[5].Counted = c.Steps[5].Counted[1:] }, []string{"Step 5 (expect, line 12): smc:establish was not counted."}},
 		{"lost interrupt", func(c *result.Case) { c.Steps[7].Storm.Vectors[0].Handled = 4 },
 			[]string{"Step 7 (storm on CPUs 3, 2 rounds, line 14): vector 0 fired 5 times and was handled 4 times."}},
+		{"may have merged", func(c *result.Case) { c.Steps[7].Storm.Vectors[0] = result.StormVector{Fired: 7, Own: 2, Handled: 5} }, nil},
+		{"lost, merged or not", func(c *result.Case) { c.Steps[7].Storm.Vectors[0] = result.StormVector{Fired: 7, Own: 2, Handled: 4} },
+			[]string{"Step 7 (storm on CPUs 3, 2 rounds, line 14): vector 0 fired 7 times, 2 of them by itself, and was handled 4 times."}},
+		{"from nowhere", func(c *result.Case) { c.Steps[7].Storm.Vectors[0] = result.StormVector{Fired: 7, Own: 2, Handled: 8} },
+			[]string{"Step 7 (storm on CPUs 3, 2 rounds, line 14): vector 0 fired 7 times and was handled 8 times."}},
 		{"no fire, too few rounds", func(c *result.Case) { c.Steps[7].Storm.Vectors[0], c.Steps[7].Storm.Rounds = result.StormVector{}, 1 }, []string{
 			"Step 7 (storm on CPUs 3, 2 rounds, line 14): 1 rounds were done, expected 2.", "Step 7 (storm on CPUs 3, 2 rounds, line 14): vector 0 did not fire."}},
 		{"no storm", func(c *result.Case) { c.Steps[7].Storm = nil }, []string{"Step 7 (storm on CPUs 3, 2 rounds, line 14): no vector was counted."}},

@@ -99,6 +99,26 @@ func large() result.Report {
 	return result.Report{Schema: 1, Cases: []result.Case{c}}
 }
 
+// steps has two experiments: one with all that a step can tell, and one that fails as is known.
+func steps() result.Report {
+	r := lowVCPU()
+	r.Cases = r.Cases[1:]
+	c := &r.Cases[0]
+	c.Steps = []result.Step{
+		{At: "0", Text: "hold at request:QUERY_DEV_CONFIG (configuration)", Line: 3, Outcome: result.StepDone},
+		{At: "1", Text: "offline 3", Line: 4, Start: 0.5, End: 0.75, Outcome: result.StepRefused, Refusal: "guest: CPU 3: going offline: device or resource busy\nmore"},
+		{At: "2.1.0", Text: "expect", Line: 5, Start: 1, End: 1, Outcome: result.StepDone,
+			Log: []result.LogMatch{{Pattern: "#2", Line: "MANA IRQ indices #2-3 will retain the default CPU affinity\x1b[2J"}, {Pattern: "oops"}}, Counted: []result.Count{{Step: "smc:establish", N: 2}}},
+		{At: "3", Text: "storm on CPUs 2-3, 200 rounds", Line: 6, Start: 1, End: 91.2, Outcome: result.StepDone, Storm: &result.Storm{Rounds: 200, Vectors: []result.StormVector{
+			{Index: 0, Fired: 2531, Handled: 2500, Own: 31}, {Index: 1, Fired: 2500, Handled: 2500}, {Index: 2, Fired: 2500, Handled: 2499}}}},
+	}
+	c.Rules = []result.Rule{{Name: "configuration", Text: "hold at request:QUERY_DEV_CONFIG", Hits: 1}, {Name: "late", Text: "delay at vector:1", Tells: "last: vector:2 (1)"}}
+	failed := &r.Cases[1]
+	failed.Outcome, failed.Known, failed.Reasons = result.Fail, "the driver leaves its event queues behind (mana-protocol.md 8.2)", []string{"Step 0 (unload, line 9) failed: 4 event queues are left."}
+	failed.Steps = []result.Step{{At: "0", Text: "unload", Line: 9, End: 0.1, Outcome: result.StepFailed, Refusal: "4 event queues are left"}}
+	return r
+}
+
 func TestTable(t *testing.T) {
 	for _, tc := range []struct {
 		golden string
@@ -110,6 +130,7 @@ func TestTable(t *testing.T) {
 		{"troubled-colour.txt", troubled(), true},
 		{"alternatives.txt", alternatives(), false},
 		{"large.txt", large(), false},
+		{"steps.txt", steps(), false},
 		{"empty.txt", result.Report{Schema: 1}, false},
 	} {
 		t.Run(tc.golden, func(t *testing.T) {

@@ -77,7 +77,7 @@ func (p *page) summary(cases []result.Case) {
 		{Name: "seconds", Align: text.AlignRight, AlignHeader: text.AlignRight},
 	})
 	for _, c := range cases {
-		row := table.Row{Clean(c.Name), p.outcome(c.Outcome), "-", "-", "-", Clean(cmp.Or(c.Kernel, c.KernelSpec, "-")), fmt.Sprintf("%.1f", c.Seconds.Total)}
+		row := table.Row{Clean(c.Name), p.judged(&c), "-", "-", "-", Clean(cmp.Or(c.Kernel, c.KernelSpec, "-")), fmt.Sprintf("%.1f", c.Seconds.Total)}
 		if o := last(&c); o != nil {
 			row[2], row[3], row[4] = placement(o), p.alarm(listOrCount(result.ClusteredCPUs(o.Online, o.Vectors))), listOrCount(o.IdleCPUs)
 		}
@@ -128,7 +128,7 @@ func (p *page) matrix(cases []result.Case) {
 				}
 			}
 			if c.Outcome != result.Pass {
-				cell += " " + p.outcome(c.Outcome)
+				cell += " " + p.judged(c)
 			}
 			row = append(row, cell)
 		}
@@ -139,9 +139,12 @@ func (p *page) matrix(cases []result.Case) {
 }
 
 func (p *page) caseInFull(c *result.Case) {
-	p.linef("%s/%s: %s", Clean(c.Scenario), Clean(c.Name), p.outcome(c.Outcome))
+	p.linef("%s/%s: %s", Clean(c.Scenario), Clean(c.Name), p.judged(c))
 	for _, r := range c.Reasons {
 		p.bullet("  - ", r)
+	}
+	if c.Known != "" {
+		p.bullet("  known: ", c.Known)
 	}
 	what := "driver " + Clean(c.Driver)
 	if c.Strategy != "" {
@@ -164,6 +167,7 @@ func (p *page) caseInFull(c *result.Case) {
 	for _, n := range c.Notes {
 		p.bullet("  note: ", n)
 	}
+	p.steps(c)
 	for i := range c.Observations {
 		p.observation(&c.Observations[i])
 	}
@@ -179,6 +183,71 @@ func (p *page) caseInFull(c *result.Case) {
 		}
 	}
 	p.linef("")
+}
+
+// steps shows the experiment: what each step was, how long it took, and what is to be told of it; then what became of the holds and faults.
+func (p *page) steps(c *result.Case) {
+	if len(c.Steps) == 0 {
+		return
+	}
+	p.linef("")
+	t := newTable("step", "seconds", "what", "result")
+	t.SetColumnConfigs([]table.ColumnConfig{
+		{Name: "seconds", Align: text.AlignRight, AlignHeader: text.AlignRight},
+		{Name: "what", WidthMax: maxListWidth, WidthMaxEnforcer: text.WrapSoft},
+		{Name: "result", WidthMax: maxListWidth, WidthMaxEnforcer: text.WrapSoft},
+	})
+	for i := range c.Steps {
+		s := &c.Steps[i]
+		t.AppendRow(table.Row{Clean(s.At), fmt.Sprintf("%.1f", s.End-s.Start), Clean(s.Text), p.became(s)})
+	}
+	p.table(t, "  ")
+	for _, r := range c.Rules {
+		hits := p.alarm("never reached")
+		if r.Hits > 0 {
+			hits = plural(r.Hits, "time", "times")
+		}
+		p.linef("  %s, %s: %s", Clean(r.Name), Clean(r.Text), hits)
+	}
+}
+
+// became is what is to be told of a step: nothing of one that was done as asked.
+func (p *page) became(s *result.Step) string {
+	var words []string
+	switch s.Outcome {
+	case result.StepRefused:
+		line, _, _ := strings.Cut(s.Refusal, "\n")
+		words = append(words, "refused: "+Clean(line))
+	case result.StepFailed:
+		words = append(words, p.alarm("failed"))
+	}
+	for _, m := range s.Log {
+		if m.Line != "" {
+			words = append(words, "log: "+Clean(m.Line))
+		}
+	}
+	for _, n := range s.Counted {
+		words = append(words, fmt.Sprintf("%s: %d", Clean(n.Step), n.N))
+	}
+	if s.Storm != nil {
+		words = append(words, "handled of fired, by vector: "+p.storm(s.Storm))
+	}
+	return strings.Join(words, "; ")
+}
+
+// storm counts each vector's interrupts: "0: 5/5, 1: 6/7 (2 own)".
+func (p *page) storm(s *result.Storm) string {
+	words := make([]string, len(s.Vectors))
+	for i, v := range s.Vectors {
+		words[i] = fmt.Sprintf("%d: %d/%d", v.Index, v.Handled, v.Fired)
+		if v.Own > 0 {
+			words[i] += fmt.Sprintf(" (%d own)", v.Own)
+		}
+		if v.Lost() > 0 || v.Handled > v.Fired {
+			words[i] = p.alarm(words[i])
+		}
+	}
+	return strings.Join(words, ", ")
 }
 
 // Observation writes one reading as the table shows it.
@@ -260,9 +329,13 @@ func (p *page) callOut(o *result.Observation, clustered cpulist.List) {
 
 func (p *page) total(r result.Report) {
 	count := map[result.Outcome]int{}
+	known := 0
 	seconds := 0.0
 	for _, c := range r.Cases {
 		count[c.Outcome]++
+		if c.Known != "" {
+			known++
+		}
 		seconds += c.Seconds.Total
 	}
 	host := ""
@@ -273,7 +346,11 @@ func (p *page) total(r result.Report) {
 		}
 		host += ", " + plural(r.Host.CPUs, "host CPU", "host CPUs")
 	}
-	p.linef("%s: %d passed, %d failed, %s; %.1f s%s", plural(len(r.Cases), "case", "cases"), count[result.Pass], count[result.Fail],
+	failed := fmt.Sprintf("%d failed", count[result.Fail])
+	if known > 0 {
+		failed += fmt.Sprintf(" (%d as known)", known)
+	}
+	p.linef("%s: %d passed, %s, %s; %.1f s%s", plural(len(r.Cases), "case", "cases"), count[result.Pass], failed,
 		plural(count[result.Error], "error", "errors"), seconds, host)
 	if r.NotRun > 0 {
 		p.linef("%s", p.alarm("interrupted: "+plural(r.NotRun, "case was", "cases were")+" not run to the end"))
@@ -404,6 +481,14 @@ func (p *page) paint(colour, s string) string {
 }
 
 func (p *page) alarm(s string) string { return p.paint(red, s) }
+
+// judged is a case's outcome, and whether it is known to fail so.
+func (p *page) judged(c *result.Case) string {
+	if c.Known != "" {
+		return p.outcome(c.Outcome) + ", known"
+	}
+	return p.outcome(c.Outcome)
+}
 
 func (p *page) outcome(o result.Outcome) string {
 	switch o {

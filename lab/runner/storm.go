@@ -27,13 +27,25 @@ type volley struct {
 	above   map[int]uint64
 }
 
+// quietTries is how often a volley looks for a moment in which nothing fires.
+const quietTries = 10
+
+// volley begins one, in a moment when everything that has fired is handled: what the device had signalled by itself just before would be counted on one side only.
 func (s *stepper) volley(ctx context.Context, vectors []agentapi.Vector) (*volley, error) {
-	before, err := s.vm.Agent.Observe(ctx, irqsOf(vectors))
-	if err != nil {
-		return nil, err
+	v := &volley{s: s, vectors: vectors, above: map[int]uint64{}}
+	for range quietTries {
+		fired := s.firedBy(vectors)
+		seen, err := s.vm.Agent.Observe(ctx, irqsOf(vectors))
+		if err != nil {
+			return nil, err
+		}
+		quiet := slices.Equal(fired, v.fired) && slices.EqualFunc(seen.IRQs, v.before.IRQs, func(a, b agentapi.IRQ) bool { return a.Total == b.Total })
+		v.fired, v.before = fired, seen
+		if quiet {
+			break
+		}
 	}
-	v := &volley{s: s, vectors: vectors, before: before, fired: s.firedBy(vectors), above: map[int]uint64{}}
-	for _, irq := range before.IRQs {
+	for _, irq := range v.before.IRQs {
 		v.above[irq.IRQ] = irq.Total
 	}
 	return v, nil
@@ -75,17 +87,10 @@ func (v *volley) count(ctx context.Context) ([]result.StormVector, error) {
 	if err != nil {
 		return nil, err
 	}
-	var counts []result.StormVector
+	counts := make([]result.StormVector, len(v.vectors))
 	for i, fired := range v.s.firedBy(v.vectors) {
-		c := result.StormVector{Index: v.vectors[i].Index, Fired: fired - v.fired[i], Handled: after.IRQs[i].Total - v.before.IRQs[i].Total}
-		own := c.Fired - v.rounds
-		if own > 0 && c.Handled != c.Fired && c.Handled >= max(v.rounds, 1) && c.Handled < c.Fired {
-			// Each of ours was followed by a handled interrupt, so none is lost that nothing replaced.
-			v.s.note("vector %d is left out of the count: the device signalled on it %d times by itself, and such a signal may merge with another; of %d in all %d were handled, at least one after each that was fired",
-				c.Index, own, c.Fired, c.Handled)
-			continue
-		}
-		counts = append(counts, c)
+		fired -= v.fired[i]
+		counts[i] = result.StormVector{Index: v.vectors[i].Index, Fired: fired, Own: fired - v.rounds, Handled: after.IRQs[i].Total - v.before.IRQs[i].Total}
 	}
 	return counts, nil
 }

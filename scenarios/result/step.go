@@ -51,7 +51,13 @@ type StormVector struct {
 	Index   int    `json:"index"`
 	Fired   uint64 `json:"fired"`
 	Handled uint64 `json:"handled"`
+	// Own are those of Fired that the device signalled by itself, as it does when the driver talks to it. The lab cannot hold them back until the one before is handled,
+	// and two signals that are pending at once are one interrupt: so many may be missing from Handled.
+	Own uint64 `json:"own,omitempty"`
 }
+
+// Lost is how many interrupts are missing from Handled for certain.
+func (v StormVector) Lost() uint64 { return max(v.Fired, v.Handled+v.Own) - v.Handled - v.Own }
 
 // Rule is a hold or a fault, and what became of it.
 type Rule struct {
