@@ -91,6 +91,11 @@ func (a *Agent) AddVectors(ctx context.Context, address string, first, count int
 	return r.Vectors, err
 }
 
+// ReadRegister reads a register of BAR 0 of an opened function, over and over, and tells how long that took by the guest's clock.
+func (a *Agent) ReadRegister(ctx context.Context, p agentapi.ReadRegisterParams) (agentapi.ReadRegisterResult, error) {
+	return call[agentapi.ReadRegisterResult](ctx, a, agentapi.MethodReadRegister, p)
+}
+
 // FunctionIRQs lists the interrupts of a function bound to any driver.
 func (a *Agent) FunctionIRQs(ctx context.Context, address string) ([]agentapi.Vector, error) {
 	r, err := call[agentapi.AddVectorsResult](ctx, a, agentapi.MethodFunctionIRQs, agentapi.FunctionIRQsParams{Address: address})

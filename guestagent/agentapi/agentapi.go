@@ -43,6 +43,7 @@ const (
 	MethodOpenFunction  = "function.open"    // OpenFunctionParams -> FunctionInfo: bind to vfio-pci and open; no vector yet
 	MethodAddVectors    = "function.vectors" // AddVectorsParams -> AddVectorsResult: enable vectors one at a time
 	MethodCloseFunction = "function.close"   // CloseFunctionParams -> Empty: all vectors freed
+	MethodReadRegister  = "function.read"    // ReadRegisterParams -> ReadRegisterResult
 	MethodFunctionIRQs  = "function.irqs"    // FunctionIRQsParams -> AddVectorsResult: the IRQs of any driver's function, index by index where known
 	MethodBind          = "function.bind"    // BindParams -> Empty: the driver's probe
 	MethodUnbind        = "function.unbind"  // FunctionParams -> Empty: the driver's remove
@@ -208,6 +209,23 @@ type Vector struct {
 // AddVectorsResult lists all enabled vectors of the function, ascending index.
 type AddVectorsResult struct {
 	Vectors []Vector `json:"vectors"`
+}
+
+// ReadRegisterParams reads a register of BAR 0 of an opened function, over and over.
+type ReadRegisterParams struct {
+	Address string `json:"address"`
+	Offset  uint64 `json:"offset"` // a multiple of Size
+	Size    int    `json:"size"`   // bytes: 1, 2, 4 or 8
+	Times   int    `json:"times"`  // 1 to MaxReads
+}
+
+// MaxReads is the largest ReadRegisterParams.Times: each is a round trip to the device.
+const MaxReads = 10000
+
+// ReadRegisterResult is what was read last, and the time that all reads took by the guest's clock.
+type ReadRegisterResult struct {
+	Value       uint64 `json:"value"`
+	Nanoseconds int64  `json:"nanoseconds"`
 }
 
 // CloseFunctionParams names an opened function.

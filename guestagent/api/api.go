@@ -24,7 +24,9 @@ type Function interface {
 	Vectors() int     // MSI-X table size
 	Enabled() int     // vectors 0..n-1 are enabled
 	AddVector() error // enables the next one
-	Close() error     // frees all
+	// ReadRegister reads size bytes of BAR 0: 1, 2, 4 or 8, aligned.
+	ReadRegister(offset uint64, size int) (uint64, error)
+	Close() error // frees all
 }
 
 // Config is what an Agent works with.
@@ -63,6 +65,7 @@ func New(cfg Config) *Agent {
 		agentapi.MethodOpenFunction:  method(a.openFunction),
 		agentapi.MethodAddVectors:    method(a.addVectors),
 		agentapi.MethodCloseFunction: method(a.closeFunction),
+		agentapi.MethodReadRegister:  method(a.readRegister),
 		agentapi.MethodFunctionIRQs:  method(a.functionIRQs),
 		agentapi.MethodBind:          method(a.bind),
 		agentapi.MethodUnbind:        method(a.unbind),

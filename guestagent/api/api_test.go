@@ -130,10 +130,15 @@ type opened struct {
 	k       *kernel
 	address string
 	n       int
+	reads   int
 }
 
 func (o *opened) Vectors() int { return 16 }
 func (o *opened) Enabled() int { return o.n }
+func (o *opened) ReadRegister(offset uint64, size int) (uint64, error) {
+	o.reads++
+	return offset<<8 | uint64(size), nil
+}
 func (o *opened) AddVector() error {
 	k := o.k
 	if k.fail > 0 {
@@ -387,6 +392,24 @@ func TestOccupy(t *testing.T) {
 	}
 	k.stray = true
 	wantCode(t, c, agentapi.MethodOccupy, agentapi.OccupyParams{Address: function, Levels: map[int]int{2: 2}}, agentapi.CodeFailed, "was to sit on CPU 2 but is on 3")
+}
+
+func TestReadRegister(t *testing.T) {
+	t.Parallel()
+	a, k := newAgent(t)
+	f := &opened{k: k, address: function}
+	a.functions[function] = f
+	c := dial(t, a)
+	r := call[agentapi.ReadRegisterResult](t, c, agentapi.MethodReadRegister, agentapi.ReadRegisterParams{Address: function, Offset: 8, Size: 4, Times: 3})
+	if r.Value != 8<<8|4 || f.reads != 3 || r.Nanoseconds <= 0 {
+		t.Errorf("%+v after %d reads", r, f.reads)
+	}
+	for _, p := range []agentapi.ReadRegisterParams{
+		{Address: function, Size: 3, Times: 1}, {Address: function, Size: 0, Times: 1}, {Address: function, Offset: 2, Size: 4, Times: 1}, {Address: function, Size: 4},
+		{Address: function, Size: 4, Times: agentapi.MaxReads + 1}, {Address: other, Size: 4, Times: 1},
+	} {
+		wantCode(t, c, agentapi.MethodReadRegister, p, agentapi.CodeInvalid, "")
+	}
 }
 
 func TestBadRequests(t *testing.T) {

@@ -148,6 +148,34 @@ func (a *Agent) addVectors(ctx context.Context, p agentapi.AddVectorsParams) (ag
 	return agentapi.AddVectorsResult{Vectors: vectors}, err
 }
 
+// readRegister reads a register of an opened function, and times it.
+func (a *Agent) readRegister(ctx context.Context, p agentapi.ReadRegisterParams) (agentapi.ReadRegisterResult, error) {
+	var r agentapi.ReadRegisterResult
+	if !slices.Contains([]int{1, 2, 4, 8}, p.Size) || p.Offset%uint64(p.Size) != 0 {
+		return r, fault.New(agentapi.CodeInvalid, "a register of %d bytes at %#x: 1, 2, 4 or 8 bytes are read, at a multiple of their number", p.Size, p.Offset)
+	}
+	if p.Times < 1 || p.Times > agentapi.MaxReads {
+		return r, fault.New(agentapi.CodeInvalid, "%d reads: must be 1 to %d", p.Times, agentapi.MaxReads)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f, err := a.opened(p.Address)
+	if err != nil {
+		return r, err
+	}
+	start := time.Now()
+	for range p.Times {
+		if err := ctx.Err(); err != nil {
+			return r, err
+		}
+		if r.Value, err = f.ReadRegister(p.Offset, p.Size); err != nil {
+			return r, err
+		}
+	}
+	r.Nanoseconds = time.Since(start).Nanoseconds()
+	return r, nil
+}
+
 // enabled lists the vectors of an opened function and checks what two sources say of each: the MSI-X index the chip shows and the one in
 // the name vfio-pci requested the interrupt by.
 func (a *Agent) enabled(address string, f Function) ([]agentapi.Vector, error) {

@@ -33,6 +33,7 @@ const (
 	apiVersion      = 0
 	type1IOMMU      = 1
 	groupViable     = 1 << 0
+	regionBAR0      = 0
 	regionConfig    = 7
 	irqMSIX         = 2
 	irqNoResize     = 1 << 3
@@ -68,7 +69,8 @@ type Function struct {
 	group     int
 	device    int
 	count     int
-	events    []int // eventfd of vectors 0..len-1
+	events    []int      // eventfd of vectors 0..len-1
+	bar0      regionInfo // once a register was read
 }
 
 // Open opens the function at address, which is bound to vfio-pci and in IOMMU group number group, and lets it master the bus.
@@ -188,6 +190,29 @@ func (f *Function) AddVector() (err error) {
 	}
 	f.events = append(f.events, fd)
 	return nil
+}
+
+// ReadRegister reads size bytes of BAR 0, 1, 2, 4 or 8 at a multiple of that. The access goes all the way to the device.
+func (f *Function) ReadRegister(offset uint64, size int) (uint64, error) {
+	if f.bar0.argsz == 0 {
+		info := regionInfo{argsz: uint32(unsafe.Sizeof(regionInfo{})), index: regionBAR0}
+		if _, err := ioctlPtr(f.device, deviceGetRegionInfo, unsafe.Pointer(&info)); err != nil {
+			return 0, fmt.Errorf("function %s: BAR 0: %w", f.address, err)
+		}
+		f.bar0 = info
+	}
+	if size > 8 || offset > f.bar0.size || uint64(size) > f.bar0.size-offset {
+		return 0, fault.New(agentapi.CodeInvalid, "function %s: %d bytes at %#x do not lie in BAR 0, which has %d", f.address, size, offset, f.bar0.size)
+	}
+	var b [8]byte
+	n, err := unix.Pread(f.device, b[:size], int64(f.bar0.offset+offset))
+	if err == nil && n != size {
+		err = fmt.Errorf("%d bytes came", n)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("function %s: reading %d bytes at %#x of BAR 0: %w", f.address, size, offset, err)
+	}
+	return binary.LittleEndian.Uint64(b[:]), nil
 }
 
 // Close frees all vectors and gives the function back to vfio-pci.

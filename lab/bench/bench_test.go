@@ -49,7 +49,9 @@ func TestHWCIntervals(t *testing.T) {
 		return kinds[slices.IndexFunc(kinds, func(k *trace.Kind) bool { return k.Name() == name })] // as the device declares it
 	}
 	request, response := kind("hwc-request"), kind("hwc-response")
-	at := func(us int, k *trace.Kind) trace.Event { return trace.Event{T: time.Duration(us) * time.Microsecond, Kind: k} }
+	at := func(us int, k *trace.Kind) trace.Event {
+		return trace.Event{T: time.Duration(us) * time.Microsecond, Kind: k}
+	}
 	trips, device := hwcIntervals([]trace.Event{at(5, request), at(10, request), at(14, response), at(40, request), at(43, response)}, 8*time.Microsecond)
 	if !slices.Equal(trips, []float64{30}) || !slices.Equal(device, []float64{4, 3}) {
 		t.Errorf("trips %v, device %v", trips, device)
