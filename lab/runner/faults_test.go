@@ -18,7 +18,7 @@ const kernelVariable = "IRQLAB_KERNEL"
 // faults lists the cases of the fault catalogue for a kernel; the plain suite has time for two that are over at once.
 func faults(t *testing.T) []scenarios.Case {
 	t.Helper()
-	names := []string{"faults/hwc-status", "faults/max-msix"}
+	names := []string{"faults/max-msix", "faults/tx-error"}
 	if all() {
 		names = scenarios.Faults()
 	}
