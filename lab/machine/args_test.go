@@ -117,7 +117,7 @@ func TestArgsOfOddMachines(t *testing.T) {
 		{
 			name:   "128 CPUs",
 			change: func(m *Machine) { m.Shape = sh(2, 32, 2, 2, 2048) },
-			has:    []string{"-accel tcg,thread=single", "-numa node,nodeid=1,cpus=64-127,memdev=ram1", "-append " + many + " maxcpus=1 irqlab.online loglevel=5"},
+			has:    []string{"-machine q35,sata=off,smbus=off,usb=off,i8042=off,vmport=off,smm=off", "-accel tcg,thread=single", "-numa node,nodeid=1,cpus=64-127,memdev=ram1", "-append " + many + " maxcpus=1 irqlab.online loglevel=5"},
 		},
 		{
 			name:   "128 CPUs, the number to boot on given",
