@@ -109,8 +109,8 @@ func TestArgsOfOddMachines(t *testing.T) {
 			has:    []string{"-numa dist,src=0,dst=1,val=31", "-numa dist,src=1,dst=0,val=41"},
 		},
 		{
-			name:   "16 CPUs are the most that get a thread each",
-			change: func(m *Machine) { m.Shape = sh(1, 8, 2, 1, 1024) },
+			name:   "8 CPUs are the most that get a thread each",
+			change: func(m *Machine) { m.Shape = sh(1, 4, 2, 1, 1024) },
 			has:    []string{"-accel tcg,thread=multi"},
 			lacks:  []string{"rcu_cpu_stall_timeout", "maxcpus=1 "},
 		},

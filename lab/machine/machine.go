@@ -50,7 +50,7 @@ const (
 	MaxDevices  = 16   // slots and neighbours together
 	maxCmdline  = 2047 // the kernel's COMMAND_LINE_SIZE on x86, less the final NUL
 	maxAPICID   = 254  // 255 is the broadcast address
-	maxThreaded = 16   // above, TCG's spinning vCPU threads starve each other (reference, qemu-facts, "Boot")
+	maxThreaded = 8    // above, TCG's vCPU threads cost more in waiting for each other than they gain (docs/performance.md, "Many CPUs")
 )
 
 // Slot is a place for a function that is hot-plugged once the guest runs: an empty root port of its own.
