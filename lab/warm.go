@@ -104,9 +104,25 @@ func firstLine(err error) string {
 	return line
 }
 
-// snapshot boots the machine once and saves it into dir when its agent waits for the lab: no session is open and no function attached.
+// snapshotTries is how often a machine is booted for one snapshot.
+const snapshotTries = 3
+
+// snapshot boots the machine once and saves it into dir when its agent waits for the lab: no session is open and no function attached. A guest whose clock came out wrong
+// is booted again, or every fork would have that clock.
 func (b boot) snapshot(ctx context.Context, dir string) error {
-	report(b.cfg.Progress, fmt.Sprintf("booting %s with %d CPUs once, to fork it from now on", b.kernel.Release, b.machine.Shape.CPUs()))
+	var err error
+	var wrong *clockError
+	for range snapshotTries {
+		report(b.cfg.Progress, fmt.Sprintf("booting %s with %d CPUs once, to fork it from now on", b.kernel.Release, b.machine.Shape.CPUs()))
+		if err = b.snapshotOnce(ctx, dir); !errors.As(err, &wrong) {
+			return err
+		}
+		report(b.cfg.Progress, firstLine(err)+"; booting again")
+	}
+	return err
+}
+
+func (b boot) snapshotOnce(ctx context.Context, dir string) error {
 	cfg := b.process()
 	cfg.Name, cfg.Keep, cfg.ConsoleFile, cfg.SharedRAM = "", false, "", true
 	p, err := qemu.Start(ctx, cfg)
@@ -117,8 +133,16 @@ func (b boot) snapshot(ctx context.Context, dir string) error {
 		if err := p.Console().WaitFor(ctx, agentapi.ReadyMessage); err != nil {
 			return err
 		}
-		if err := rehearse(ctx, newAgent(p.AgentConn())); err != nil {
+		agent := newAgent(p.AgentConn())
+		first, err := readClock(ctx, agent)
+		if err != nil {
+			return fmt.Errorf("snapshot: %w", err)
+		}
+		if err := rehearse(ctx, agent); err != nil {
 			return fmt.Errorf("snapshot: rehearsal: %w", err)
+		}
+		if err := checkClock(ctx, agent, first); err != nil {
+			return fmt.Errorf("snapshot: %w", err)
 		}
 		if _, err := p.Quiesce(ctx, restTime); err != nil {
 			return err
