@@ -23,8 +23,9 @@ import (
 )
 
 const (
-	// driverTime is how long a step may sit in the kernel's driver, which waits 30 s for each of the device's answers, and up to 2 min for packets that were not sent.
-	driverTime = 3 * time.Minute
+	// driverTime is how long a step may sit in the kernel's driver, which waits 30 s for each of the device's answers, up to 2 min for packets that were not sent, and looks at
+	// the SMC 20 000 times with a sleep of a millisecond or two in between, which on a busy host takes minutes.
+	driverTime = 5 * time.Minute
 	cpuTime    = time.Minute      // for a CPU to leave or come; also for what takes no time
 	stormTime  = 5 * time.Second  // for a CPU to leave or come in a storm, where many do
 	fireTime   = time.Second      // for all vectors to be handled once
