@@ -124,7 +124,7 @@ type runFlags struct {
 func (f *runFlags) register(fs *pflag.FlagSet) {
 	f.machineFlags.register(fs)
 	fs.IntVar(&f.jobs, "jobs", 0, fmt.Sprintf("VMs at a time (`N`); 0: what this machine's cores and memory allow, now %d of the default shape", runner.DefaultJobs(shape.Default())))
-	fs.DurationVar(&f.timeout, "timeout", 0, "how long a case may take before its guest counts as hung; 0: 2m and 5s for each CPU")
+	fs.DurationVar(&f.timeout, "timeout", 0, "how long the start of a case, and its run, may each take before its guest counts as hung; 0: 2m and 5s for each CPU")
 	fs.StringVar(&f.format, "format", "table", "`table` or json")
 	fs.StringVar(&f.out, "out", "", "new or empty `directory` for results, consoles and traces")
 	fs.BoolVarP(&f.verbose, "verbose", "v", false, "tell every step of every case on standard error")

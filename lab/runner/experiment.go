@@ -75,9 +75,7 @@ func runCase(ctx context.Context, c *scenarios.Case, o Options, started func()) 
 	if c.Steps != nil {
 		e.inject = inject.New()
 	}
-	timed, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the case was not done after %s (--timeout)", limit))
-	defer cancel()
-	err := contain(func() error { return e.run(timed) })
+	err := contain(func() error { return e.run(ctx, limit) })
 	if err != nil && e.vm != nil && ctx.Err() == nil {
 		err = e.explain(ctx, err)
 	}
@@ -118,15 +116,23 @@ func (e *experiment) stage(s string) {
 // queues is the number of queue pairs the function offers the kernel's driver: one for each queue vector.
 func (e *experiment) queues() int { return min(max(1, e.c.Queues()), mana.MaxQueues) }
 
-// run takes the case from nothing to the end of its experiment.
-func (e *experiment) run(ctx context.Context) error {
-	if err := e.boot(ctx); err != nil {
+// run takes the case from nothing to the end of its experiment. Its start and what follows may each take up to limit: the first case of a machine waits until that
+// was booted for a snapshot, and no guest is to blame for what is left of its time then.
+func (e *experiment) run(ctx context.Context, limit time.Duration) error {
+	within := func(f func(context.Context) error) error {
+		timed, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the case was not done after %s (--timeout)", limit))
+		defer cancel()
+		return f(timed)
+	}
+	if err := within(e.boot); err != nil {
 		return err
 	}
-	if err := e.attach(ctx); err != nil {
-		return err
-	}
-	return e.runSteps(ctx)
+	return within(func(ctx context.Context) error {
+		if err := e.attach(ctx); err != nil {
+			return err
+		}
+		return e.runSteps(ctx)
+	})
 }
 
 // functions are what the case plugs into the guest. Nothing allocates a vector of theirs before the experiment says so.

@@ -30,7 +30,7 @@ type Options struct {
 	Accel    string        // lab.AccelAuto, …
 	Start    string        // lab.StartAuto, …; "": cold
 	Jobs     int           // VMs at a time; 0: as many as this machine's cores and memory allow
-	Timeout  time.Duration // of one case, fetching not included; 0: DefaultTimeout of its shape
+	Timeout  time.Duration // of one case's start, fetching not included, and again of its run; 0: DefaultTimeout of its shape
 	Out      string        // directory for consoles and traces, which must exist; "": none are kept
 	Keep     bool          // keep run directories
 	Cmdline  []string      // added to the guests' kernel command line
@@ -59,7 +59,7 @@ func DefaultJobs(s shape.Shape) int {
 	return len(running)
 }
 
-// DefaultTimeout is how long a case may take before its guest counts as hung: under TCG boot time grows faster than the number of CPUs.
+// DefaultTimeout is how long a case's start, and its run, may each take before its guest counts as hung: under TCG boot time grows faster than the number of CPUs.
 func DefaultTimeout(cpus int) time.Duration {
 	return 2*time.Minute + time.Duration(cpus)*5*time.Second
 }
