@@ -13,14 +13,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"github.com/klauspost/compress/zstd"
 	"github.com/pierrec/lz4/v4"
 	"github.com/xi2/xz"
@@ -140,7 +137,7 @@ func (a *apt) writeConfig() error {
 	set("Acquire::http::Timeout", "20")
 	set("Acquire::https::Timeout", "20")
 
-	if err := renameio.WriteFile(a.configFile(), []byte(b.String()), 0o600); err != nil {
+	if err := a.c.writeFile(a.configFile(), []byte(b.String())); err != nil {
 		return err
 	}
 	write := func(name string, which ...string) error {
@@ -152,7 +149,7 @@ func (a *apt) writeConfig() error {
 			}
 			fmt.Fprintf(&b, "deb [arch=amd64 target=Packages %s] %s %s main\n", option, a.mirror, s)
 		}
-		return renameio.WriteFile(a.sourceFile(name), []byte(b.String()), 0o600)
+		return a.c.writeFile(a.sourceFile(name), []byte(b.String()))
 	}
 	for _, s := range a.suites {
 		if err := write(s, s); err != nil {
@@ -318,28 +315,6 @@ func (a *apt) run(ctx context.Context, dir, what string, size int64, p Progress,
 	return stdout.String(), noSpace(a.c.dir, 0, aptRemedy(e))
 }
 
-// runOwned runs a command that dies with this process and with ctx, children included. started is called once it runs.
-func runOwned(ctx context.Context, cmd *exec.Cmd, started func()) error {
-	// The death signal is bound to the thread that started the command, so the thread must outlive it.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = 5 * time.Second
-	err := cmd.Start()
-	if started != nil {
-		started()
-	}
-	if err != nil {
-		return err
-	}
-	err = cmd.Wait()
-	if ctx.Err() != nil {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // children that took no notice of SIGTERM
-	}
-	return err
-}
-
 // followStatus reads apt's status lines, "dlstatus:FILE:PERCENT:TEXT", until the pipe closes.
 func followStatus(r io.Reader, what string, size int64, p Progress) {
 	const patience = 2 * time.Second // shorter operations are not worth a progress line
@@ -482,16 +457,15 @@ func hostMirror(ctx context.Context) (string, error) {
 	}
 	cmd := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", targetFormat, "Identifier: Packages")
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	if err := runOwned(ctx, cmd, nil); err != nil {
 		if ctx.Err() != nil {
 			return "", ctx.Err()
 		}
 		return "", fmt.Errorf("the host's apt sources cannot be read: %w", &AptError{Command: "indextargets", Output: aptComplaints(stderr.String()), Err: err})
 	}
-	if m, ok := chooseMirror(parseTargets(string(out))); ok {
+	if m, ok := chooseMirror(parseTargets(out.String())); ok {
 		return m, nil
 	}
 	return "", errors.New("the host's apt sources name no mirror of Debian's main archive: set IRQLAB_DEBIAN_MIRROR to the URL of one, or give --qemu PATH and --kernel PATH")

@@ -196,7 +196,15 @@ func (c *Cache) touch(kind, name string) {
 	}
 }
 
-// sweep removes what killed builds left: temporary directories whose lock nobody holds.
+// writeFile puts a file of the cache's state in place at once. What a killed writer leaves lies where sweep finds it.
+func (c *Cache) writeFile(path string, data []byte) error {
+	return renameio.WriteFile(path, data, 0o600, renameio.WithTempDir(filepath.Join(c.dir, tmpDir)))
+}
+
+// abandoned is how old a file that writeFile was about to put in place must be for its writer to be dead.
+const abandoned = time.Hour
+
+// sweep removes what was left by those who were killed: temporary directories whose lock nobody holds, and files that are long due.
 func (c *Cache) sweep() {
 	found, err := os.ReadDir(filepath.Join(c.dir, tmpDir))
 	if err != nil {
@@ -205,6 +213,9 @@ func (c *Cache) sweep() {
 	for _, e := range found {
 		lock, _, ok := strings.Cut(e.Name(), "@")
 		if !ok {
+			if st, err := e.Info(); err == nil && st.Mode().IsRegular() && time.Since(st.ModTime()) > abandoned {
+				_ = os.Remove(filepath.Join(c.dir, tmpDir, e.Name()))
+			}
 			continue
 		}
 		if unlock, ok := c.tryLock(lock); ok {
@@ -378,7 +389,7 @@ func (m *manifest) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	return renameio.WriteFile(filepath.Join(dir, manifestName), data, 0o600)
+	return renameio.WriteFile(filepath.Join(dir, manifestName), data, 0o600, renameio.WithTempDir(dir))
 }
 
 func readManifest(dir string) (*manifest, error) {

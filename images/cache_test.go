@@ -29,9 +29,15 @@ func TestMain(m *testing.M) {
 }
 
 // helperMain is what a second process does: "build DIR" builds the entry test/k and counts builds in DIR/builds, "hang DIR" starts to build it and
-// says so, "fetch DIR URL" fetches debian:9.1 from a test's archive.
+// says so, "fetch DIR URL" fetches debian:9.1 from a test's archive. "own WORD" runs a command that has a child, and neither ends.
 func helperMain(role string) int {
 	args := strings.Fields(role)
+	if args[0] == "own" {
+		cmd := exec.CommandContext(context.Background(), "/bin/sh", "-c", "sleep 600 & echo started; wait")
+		cmd.Stdout = os.Stdout
+		fmt.Fprintln(os.Stderr, runOwned(context.Background(), cmd, nil))
+		return 1
+	}
 	c, err := OpenCache(args[1])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -76,6 +82,38 @@ func helper(t *testing.T, role string) *exec.Cmd {
 	cmd.Env = append(os.Environ(), helperEnv+"="+role)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
+}
+
+// What a killed process was about to put in place is swept once nobody can be about it any more.
+func TestSweepAbandoned(t *testing.T) {
+	t.Parallel()
+	c := newCache(t)
+	old, fresh := filepath.Join(c.dir, tmpDir, ".memo.json1"), filepath.Join(c.dir, tmpDir, ".memo.json2")
+	for _, path := range []string{old, fresh} {
+		if err := os.WriteFile(path, []byte("half"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	past := time.Now().Add(-2 * abandoned)
+	if err := os.Chtimes(old, past, past); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenCache(c.dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(old); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("an old file: %v", err)
+	}
+	if _, err := os.Stat(fresh); err != nil {
+		t.Errorf("a file that may be another's: %v", err)
+	}
+	path := filepath.Join(c.dir, stateDir, "memo.json")
+	if err := c.writeFile(path, []byte("whole")); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "whole" {
+		t.Errorf("written: %q, %v", b, err)
+	}
 }
 
 func newCache(t *testing.T) *Cache {

@@ -270,11 +270,13 @@ func (c *Cache) checkGo(ctx context.Context) Check {
 	k := Check{Name: "go", Status: OK}
 	goTool, err := exec.LookPath("go")
 	if err == nil {
-		var out []byte
+		var out bytes.Buffer
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
-		if out, err = exec.CommandContext(ctx, goTool, "version").Output(); err == nil {
-			k.Detail = strings.TrimSpace(string(out))
+		cmd := exec.CommandContext(ctx, goTool, "version")
+		cmd.Stdout = &out
+		if err = runOwned(ctx, cmd, nil); err == nil {
+			k.Detail = strings.TrimSpace(out.String())
 		}
 	}
 	if err != nil {

@@ -17,7 +17,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"pault.ag/go/debian/control"
 	"pault.ag/go/debian/version"
 )
@@ -70,7 +69,7 @@ func (c *Cache) writeIndex(x *index) error {
 	if err != nil {
 		return err
 	}
-	if err := renameio.WriteFile(c.indexPath(), data, 0o600); err != nil {
+	if err := c.writeFile(c.indexPath(), data); err != nil {
 		return noSpace(c.dir, 0, fmt.Errorf("cache: package index: %w", err))
 	}
 	return nil

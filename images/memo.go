@@ -13,8 +13,6 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
-
-	"github.com/google/renameio/v2"
 )
 
 // initramfsMemo finds the initramfs that the same parts made before without reading the parts: a tenth of a second that every warm start would pay.
@@ -106,6 +104,6 @@ func (c *Cache) rememberInitramfs(k Kernel, parts map[string]fileID, i Initramfs
 	}
 	data, err := json.Marshal(initramfsMemo{Parts: parts, Entry: filepath.Base(filepath.Dir(i.Path)), Modules: i.Modules, Builtin: i.Builtin})
 	if err == nil {
-		_ = renameio.WriteFile(memo, data, 0o600)
+		_ = c.writeFile(memo, data)
 	}
 }

@@ -18,7 +18,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -134,7 +133,7 @@ func (c *Cache) probe(ctx context.Context, name string) (QEMU, error) {
 	want.Version = version
 	if st.Size() > 1<<20 { // a small file is a script: what it runs may change without it
 		if data, err := json.Marshal(want); err == nil {
-			_ = renameio.WriteFile(memo, data, 0o600)
+			_ = c.writeFile(memo, data)
 		}
 	}
 	return QEMU{Command: []string{file}, Version: version}, nil

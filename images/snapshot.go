@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
 )
 
@@ -207,7 +206,7 @@ func (c *Cache) Hash(path string) (string, error) {
 	// Two writes within one tick of the file system's clock look like one; what was written just now is not remembered.
 	if after, err := identify(path); err == nil && after == id && time.Since(time.Unix(0, id.Made)) > time.Second {
 		if b, err := json.Marshal(remembered{id, sum}); err == nil {
-			_ = renameio.WriteFile(memo, b, 0o600)
+			_ = c.writeFile(memo, b)
 		}
 	}
 	return sum, nil

@@ -3,13 +3,19 @@ package images
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"go/ast"
 	"go/format"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
 	"io"
 	"io/fs"
 	"os"
@@ -18,7 +24,6 @@ import (
 	"runtime"
 	"sort"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/u-root/gobusybox/src/pkg/bb/bbinternal"
@@ -138,11 +143,11 @@ func sourceDir(ctx context.Context) (string, error) {
 		tried = append(tried, "this irqlab was built with -trimpath")
 	}
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", modulePath)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	err := runOwned(ctx, cmd, nil)
 	if err == nil {
-		dir, err := checkSource(strings.TrimSpace(string(out)))
+		dir, err := checkSource(strings.TrimSpace(out.String()))
 		if err == nil {
 			return dir, nil
 		}
@@ -184,7 +189,7 @@ func checkSource(dir string) (string, error) {
 
 // goVersion is the version of the toolchain that a build in dir will use (GOTOOLCHAIN may choose another than the one in PATH).
 func goVersion(ctx context.Context, goTool, dir string) (string, error) {
-	out, err := runGo(ctx, goTool, dir, nil, "env", "GOVERSION")
+	out, err := runGo(ctx, goTool, dir, "", nil, "env", "GOVERSION")
 	if err != nil {
 		return "", err
 	}
@@ -255,7 +260,7 @@ func buildBusybox(ctx context.Context, goTool, src, out string, p Progress) erro
 	defer os.RemoveAll(work)
 
 	stop := ticking(p, "loading and compiling the guest's commands")
-	overlay, err := rewriteCommands(ctx, src, work)
+	overlay, err := rewriteCommands(ctx, goTool, src, work)
 	stop()
 	if err != nil {
 		return err
@@ -271,7 +276,7 @@ func buildBusybox(ctx context.Context, goTool, src, out string, p Progress) erro
 	var compiled int64
 	p.report("compiling the guest's commands", 0, 0)
 	args := append([]string{"build", "-v", "-overlay", overlayFile, "-ldflags", "-s -w -buildid=", "-o", out}, buildFlags...)
-	_, err = runGo(ctx, goTool, src, func(line string) {
+	_, err = runGo(ctx, goTool, src, work, func(line string) {
 		if !strings.HasPrefix(line, "#") {
 			compiled++
 			p.report("compiling the guest's commands", compiled, 0)
@@ -285,35 +290,14 @@ func buildBusybox(ctx context.Context, goTool, src, out string, p Progress) erro
 
 // rewriteCommands writes the rewritten commands and the busybox's main package below work and returns where each file belongs in the
 // overlay over src.
-func rewriteCommands(ctx context.Context, src, work string) (map[string]string, error) {
+func rewriteCommands(ctx context.Context, goTool, src, work string) (map[string]string, error) {
 	patterns := []string{agentPackage}
 	for _, c := range urootCommands {
 		patterns = append(patterns, urootCmds+c)
 	}
-	loaded, err := packages.Load(&packages.Config{
-		Context: ctx,
-		Dir:     src,
-		Env:     goEnv(src),
-		// Without NeedDeps the dependencies' types come from export data, which the build that follows needs anyway.
-		Mode: packages.NeedName | packages.NeedFiles | packages.NeedCompiledGoFiles | packages.NeedImports | packages.NeedTypes |
-			packages.NeedSyntax | packages.NeedTypesInfo | packages.NeedTypesSizes | packages.NeedEmbedFiles | packages.NeedModule,
-		BuildFlags: buildFlags,
-	}, patterns...)
+	byPath, err := loadCommands(ctx, goTool, src, work, patterns)
 	if err != nil {
-		return nil, fmt.Errorf("load the guest's commands from %s: %w", src, ctxFirst(ctx, err))
-	}
-	byPath := make(map[string]*packages.Package, len(loaded))
-	for _, pkg := range loaded {
-		if len(pkg.Errors) > 0 {
-			return nil, fmt.Errorf("package %s does not compile for linux/amd64: %w", pkg.PkgPath, ctxFirst(ctx, pkg.Errors[0]))
-		}
-		if pkg.Name != "main" {
-			return nil, fmt.Errorf("package %s is not a command", pkg.PkgPath)
-		}
-		byPath[pkg.PkgPath] = pkg
-	}
-	if len(byPath) != len(patterns) {
-		return nil, fmt.Errorf("%d of the guest's %d commands found in %s", len(byPath), len(patterns), src)
+		return nil, fmt.Errorf("load the guest's commands from %s: %w", src, err)
 	}
 
 	var imports []string
@@ -366,6 +350,65 @@ func rewriteCommands(ctx context.Context, src, work string) (map[string]string, 
 	return overlay, nil
 }
 
+// loadCommands parses and checks main packages, by path, as go/packages would, which leaves its go running when this process is killed.
+//
+// The types of what they import come from export data, which the build that follows needs anyway.
+func loadCommands(ctx context.Context, goTool, src, work string, patterns []string) (map[string]*packages.Package, error) {
+	args := append([]string{"list", "-export", "-deps", "-json=ImportPath,Name,Dir,Export,DepOnly,GoFiles,EmbedFiles,Imports,ImportMap"}, buildFlags...)
+	out, err := runGo(ctx, goTool, src, work, nil, append(args, patterns...)...)
+	if err != nil {
+		return nil, err
+	}
+	exports := map[string]string{}
+	fset := token.NewFileSet()
+	config := types.Config{Sizes: types.SizesFor("gc", "amd64"), Importer: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })}
+	loaded := make(map[string]*packages.Package, len(patterns))
+	for d := json.NewDecoder(strings.NewReader(out)); d.More(); { // dependencies come first
+		var l struct {
+			ImportPath, Name, Dir, Export string
+			DepOnly                       bool
+			GoFiles, EmbedFiles, Imports  []string
+			ImportMap                     map[string]string
+		}
+		if err := d.Decode(&l); err != nil {
+			return nil, fmt.Errorf("go list: %w", err)
+		}
+		exports[l.ImportPath] = l.Export
+		if l.DepOnly {
+			continue
+		}
+		if l.Name != "main" {
+			return nil, fmt.Errorf("package %s is not a command", l.ImportPath)
+		}
+		p := &packages.Package{ID: l.ImportPath, PkgPath: l.ImportPath, Name: l.Name, Fset: fset, Imports: map[string]*packages.Package{}, TypesSizes: config.Sizes,
+			TypesInfo: &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Instances: map[*ast.Ident]types.Instance{}, Defs: map[*ast.Ident]types.Object{},
+				Uses: map[*ast.Ident]types.Object{}, Implicits: map[ast.Node]types.Object{}, Selections: map[*ast.SelectorExpr]*types.Selection{}, Scopes: map[ast.Node]*types.Scope{}}}
+		for _, path := range l.Imports {
+			p.Imports[path] = &packages.Package{PkgPath: cmp.Or(l.ImportMap[path], path)}
+		}
+		for _, name := range l.EmbedFiles {
+			p.EmbedFiles = append(p.EmbedFiles, filepath.Join(l.Dir, name))
+		}
+		for _, name := range l.GoFiles {
+			path := filepath.Join(l.Dir, name)
+			file, err := parser.ParseFile(fset, path, nil, parser.ParseComments)
+			if err != nil {
+				return nil, err
+			}
+			p.GoFiles, p.Syntax = append(p.GoFiles, path), append(p.Syntax, file)
+		}
+		p.CompiledGoFiles = p.GoFiles // there is no cgo
+		if p.Types, err = config.Check(l.ImportPath, fset, p.Syntax, p.TypesInfo); err != nil {
+			return nil, fmt.Errorf("package %s does not compile for linux/amd64: %w", l.ImportPath, err)
+		}
+		loaded[l.ImportPath] = p
+	}
+	if len(loaded) != len(patterns) {
+		return nil, fmt.Errorf("%d of the guest's %d commands found", len(loaded), len(patterns))
+	}
+	return loaded, nil
+}
+
 // busyboxMain is the main package that starts the command its name or, called by another name, its first argument says.
 func busyboxMain(imports []string) string {
 	var b strings.Builder
@@ -403,15 +446,15 @@ func run() string {
 	return b.String()
 }
 
-// runGo runs the go tool in dir and returns its standard output. Each line on standard error goes to onLine, if given; their tail is in
-// the error. When ctx ends, or this process dies, go and its compilers are killed.
-func runGo(ctx context.Context, goTool, dir string, onLine func(string), args ...string) (string, error) {
+// runGo runs the go tool in dir and returns its standard output. What it builds in passing lies in tmp, which a go that is killed does not clean. Each line on standard
+// error goes to onLine, if given; their tail is in the error. When ctx ends, or this process dies, go and its compilers are killed.
+func runGo(ctx context.Context, goTool, dir, tmp string, onLine func(string), args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, goTool, args...)
 	cmd.Dir = dir
 	cmd.Env = goEnv(dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = 5 * time.Second
+	if tmp != "" {
+		cmd.Env = append(cmd.Env, "GOTMPDIR="+tmp)
+	}
 	var stdout bytes.Buffer
 	cmd.Stdout = &stdout
 	tail := &lineTail{onLine: onLine, max: 40}
@@ -425,14 +468,7 @@ func runGo(ctx context.Context, goTool, dir string, onLine func(string), args ..
 		}
 		_, _ = io.Copy(io.Discard, r) // an overlong line must not block go
 	}()
-	errs := make(chan error, 1)
-	go func() {
-		// The parent-death signal follows the thread that started the child, so the thread must live as long.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		errs <- cmd.Run()
-	}()
-	err := <-errs
+	err := runOwned(ctx, cmd, nil)
 	w.Close()
 	<-read
 	if err == nil {
