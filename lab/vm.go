@@ -271,13 +271,18 @@ func (vm *VM) Console() *qemu.Console { return vm.process.Console() }
 // Process is QEMU.
 func (vm *VM) Process() *qemu.Process { return vm.process }
 
-// Explain adds to an error what a hung or dead guest still tells: QEMU's end, or a backtrace of every CPU, the registers, and the last console lines.
-func (vm *VM) Explain(ctx context.Context, err error) error {
-	select { // the agent's channel ends a moment before QEMU does
+// death is how QEMU ended, nil if it runs: the agent's channel ends a moment before it does.
+func (vm *VM) death() error {
+	select {
 	case <-vm.process.Done():
 	case <-time.After(lastWords):
 	}
-	if e := vm.process.Err(); e != nil {
+	return vm.process.Err()
+}
+
+// Explain adds to an error what a hung or dead guest still tells: QEMU's end, or a backtrace of every CPU, the registers, and the last console lines.
+func (vm *VM) Explain(ctx context.Context, err error) error {
+	if e := vm.death(); e != nil {
 		return fmt.Errorf("%w: %w", err, e)
 	}
 	text, mute := vm.process.Diagnose(ctx)

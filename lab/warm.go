@@ -233,7 +233,7 @@ func (b boot) fork(ctx context.Context, dir string) (*VM, error) {
 	p, err := qemu.Start(ctx, cfg)
 	var bad *qemu.RestoreError
 	if errors.As(err, &bad) {
-		return nil, &forkError{err}
+		return nil, unborn(err)
 	}
 	if err != nil {
 		return nil, err
@@ -259,9 +259,21 @@ func (b boot) fork(ctx context.Context, dir string) (*VM, error) {
 		err = vm.publish(access{ClientKey: b.initramfs.ClientKey, HostKey: hostKey})
 	}
 	if err != nil {
-		return nil, errors.Join(&forkError{err}, vm.Close())
+		if e := vm.death(); e != nil {
+			err = fmt.Errorf("%w: %w", err, e)
+		}
+		return nil, errors.Join(unborn(err), vm.Close())
 	}
 	return vm, nil
+}
+
+// unborn is the error of a fork that did not come to life: the snapshot's fault, unless somebody killed QEMU.
+func unborn(err error) error {
+	var dead *qemu.DeadError
+	if errors.As(err, &dead) && dead.Killed() {
+		return err
+	}
+	return &forkError{err}
 }
 
 // refresh gives a restored guest what its siblings do not have: the time of day, random numbers and a host key for later connections, which is returned.

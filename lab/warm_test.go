@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -166,6 +167,82 @@ func TestBadSnapshotIsMadeAnew(t *testing.T) {
 	again := startWarm(t, cfg)
 	if again.Start != StartWarm || len(again.Notes) > 0 {
 		t.Errorf("after that: started %s with notes %q", again.Start, again.Notes)
+	}
+}
+
+// A snapshot damaged in any of its files makes no guest, and is known for the culprit. One that lacks a file is none: the cache sees to that.
+func TestDamagedSnapshot(t *testing.T) {
+	t.Parallel()
+	b, _, err := prepare(testContext(t), Config{Start: StartWarm})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := b.snapshotKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry, err := b.cfg.Cache.Snapshot(testContext(t), key, b.snapshot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := func(part float64) func([]byte) []byte {
+		return func(b []byte) []byte { return b[:int(part*float64(len(b)))] }
+	}
+	for _, tc := range []struct {
+		file   string
+		damage func([]byte) []byte
+	}{
+		{"devices", cut(0)},
+		{"devices", cut(0.9)},
+		{"devices", func(b []byte) []byte { return bytes.Repeat([]byte{0xff}, len(b)) }},
+		{"memory", cut(0)},
+		{"memory", func(b []byte) []byte { return b[:len(b)-1] }},
+		{"memory", func(b []byte) []byte { return append(b, 0) }},
+		{"snapshot.json", cut(0)},
+		{"snapshot.json", cut(0.5)},
+	} {
+		dir := t.TempDir()
+		for _, name := range []string{"devices", "memory", "console", "snapshot.json"} {
+			content, err := os.ReadFile(filepath.Join(entry.Dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name == tc.file {
+				content = tc.damage(content)
+			}
+			if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		vm, err := b.fork(testContext(t), dir)
+		var bad *forkError
+		if vm != nil || !errors.As(err, &bad) {
+			t.Errorf("%s damaged: %v; want a fork that fails by the snapshot's fault", tc.file, err)
+		}
+		if err := os.RemoveAll(dir); err != nil { // it is large
+			t.Fatal(err)
+		}
+	}
+}
+
+// Who kills QEMU while it restores a guest, as a host short of memory does, has not shown the snapshot to be bad.
+func TestUnborn(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		dead qemu.DeadError
+		bad  bool
+	}{
+		{qemu.DeadError{Status: -1, Signal: syscall.SIGKILL}, false},
+		{qemu.DeadError{Reason: "host-signal"}, false},
+		{qemu.DeadError{Status: -1, Signal: syscall.SIGKILL, Cause: errors.New("the lab gave up")}, true},
+		{qemu.DeadError{Status: -1, Signal: syscall.SIGSEGV}, true},
+		{qemu.DeadError{Status: 1}, true},
+		{qemu.DeadError{Reason: "guest-reset"}, true},
+	} {
+		var bad *forkError
+		if got := errors.As(unborn(&qemu.RestoreError{Err: &tc.dead}), &bad); got != tc.bad {
+			t.Errorf("%v: the snapshot's fault: %v", &tc.dead, got)
+		}
 	}
 }
 

@@ -66,6 +66,11 @@ func (e *DeadError) Guest() bool {
 	return e.Cause == nil && e.Signal == 0 && e.Status == 0 && strings.HasPrefix(e.Reason, "guest-")
 }
 
+// Killed reports whether somebody else ended QEMU, as a host does that runs out of memory. That tells nothing about what QEMU was about.
+func (e *DeadError) Killed() bool {
+	return e.Cause == nil && (e.Signal == syscall.SIGKILL || e.Reason == "host-signal")
+}
+
 func (e *DeadError) Error() string {
 	var b strings.Builder
 	b.WriteString("QEMU has ended")

@@ -189,7 +189,7 @@ func (p *Process) migrate(ctx context.Context, timeout time.Duration, command, p
 			Description string `json:"error-desc"`
 		}
 		_ = p.QMP(ctx, "query-migrate", nil, &why)
-		return &CommandError{Command: command, Class: "GenericError", Desc: fmt.Sprintf("%v: %s", status, why.Description)}
+		return fmt.Errorf("QMP %s: %v: %s", command, status, why.Description) // no refusal: it was begun
 	}
 	return nil
 }

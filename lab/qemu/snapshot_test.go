@@ -3,12 +3,15 @@ package qemu
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"irqlab/lab/machine"
 )
@@ -237,6 +240,40 @@ func TestSaveRefused(t *testing.T) {
 	if left, _ := os.ReadDir(dir); len(left) > 0 {
 		t.Errorf("a refused save left %v", left)
 	}
+}
+
+// A disk that is full is told as that, and not taken for a machine that cannot be saved: that would be remembered.
+func TestSaveOnFullDisk(t *testing.T) {
+	t.Parallel()
+	for name, size := range map[string]int{"devices": 64 << 10, "memory": 2 << 20} {
+		dir := smallDisk(t, size)
+		cfg := testConfig(t)
+		cfg.SharedRAM = true
+		p := start(t, cfg)
+		if _, err := p.ram[0].WriteAt(bytes.Repeat([]byte{1}, size), 0); err != nil {
+			t.Fatal(err)
+		}
+		err := p.Save(testContext(t), dir)
+		var unsavable *UnsavableError
+		if err == nil || errors.As(err, &unsavable) || !strings.Contains(strings.ToLower(err.Error()), "no space left on device") {
+			t.Errorf("no room for the %s: %v", name, err)
+		}
+	}
+}
+
+// smallDisk is a file system of so many bytes.
+func smallDisk(t *testing.T, size int) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("none", dir, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
+		t.Skipf("a small file system cannot be mounted: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
 }
 
 // An index is the disk's word: whatever it says, it is refused or its extents stay inside the memory.
