@@ -133,8 +133,8 @@ func (c *Cache) entry(ctx context.Context, kind, key string, build func(ctx cont
 	if err := writeManifest(ctx, work); err != nil {
 		return "", noSpace(c.dir, 0, fmt.Errorf("%s %s: %w", kind, key, err))
 	}
-	if err := ctx.Err(); err != nil {
-		return "", err
+	if err := context.Cause(ctx); err != nil {
+		return "", fmt.Errorf("%s %s: %w", kind, key, err)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return "", noSpace(c.dir, 0, fmt.Errorf("cache %s: %w", c.dir, err))
@@ -353,7 +353,7 @@ func writeManifest(ctx context.Context, dir string) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		if err := ctx.Err(); err != nil {
+		if err := context.Cause(ctx); err != nil {
 			return err
 		}
 		rel, err := filepath.Rel(dir, path)

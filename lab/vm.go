@@ -252,7 +252,7 @@ func (vm *VM) publish(a access) error {
 	if err != nil {
 		return err
 	}
-	if err := renameio.WriteFile(filepath.Join(vm.Dir(), accessFile), b, 0o600); err != nil {
+	if err := renameio.WriteFile(filepath.Join(vm.Dir(), accessFile), b, 0o600, renameio.WithTempDir(vm.Dir())); err != nil {
 		return fmt.Errorf("run directory: %w", err)
 	}
 	vm.access = a

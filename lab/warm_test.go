@@ -193,7 +193,7 @@ func TestDamagedSnapshot(t *testing.T) {
 		damage func([]byte) []byte
 	}{
 		{"devices", cut(0)},
-		{"devices", cut(0.9)},
+		{"devices", cut(0.5)}, // its end only describes what came before
 		{"devices", func(b []byte) []byte { return bytes.Repeat([]byte{0xff}, len(b)) }},
 		{"memory", cut(0)},
 		{"memory", func(b []byte) []byte { return b[:len(b)-1] }},
@@ -216,7 +216,10 @@ func TestDamagedSnapshot(t *testing.T) {
 		}
 		vm, err := b.fork(testContext(t), dir)
 		var bad *forkError
-		if vm != nil || !errors.As(err, &bad) {
+		if vm != nil {
+			_ = vm.Close()
+		}
+		if !errors.As(err, &bad) {
 			t.Errorf("%s damaged: %v; want a fork that fails by the snapshot's fault", tc.file, err)
 		}
 		if err := os.RemoveAll(dir); err != nil { // it is large
