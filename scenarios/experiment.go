@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"irqlab/devmodel/inject"
@@ -86,6 +87,8 @@ func (w *walk) arm(s *Step) {
 			s.Rule.Step)
 	} else if err := s.Rule.Validate(); err != nil {
 		w.sayAt(s, at, "%v%s", errors.Unwrap(err), stepHint(err, s.Rule.Step))
+	} else if v, ok := vectorOf(s.Rule.Step); ok && v >= w.c.Vectors {
+		w.sayAt(s, at, "vector %d is not the function's, which has %s", v, cpulist.Range(0, w.c.Vectors-1))
 	}
 	if s.Rule.Action == inject.Add && s.Rule.Vector >= w.c.Vectors {
 		w.say(s, "vector %d is not the function's, which has %s", s.Rule.Vector, cpulist.Range(0, w.c.Vectors-1))
@@ -104,6 +107,12 @@ func (w *walk) arm(s *Step) {
 func ofProtocol(step string) bool {
 	kind, _, _ := strings.Cut(step, ":")
 	return slices.Contains([]string{"smc", "request", "response", "event", "completion"}, kind)
+}
+
+// vectorOf is the vector whose firing a step is; false where it is another step, or any vector's.
+func vectorOf(step string) (int, bool) {
+	n, err := strconv.ParseUint(strings.TrimPrefix(step, "vector:"), 0, 16)
+	return int(n), err == nil
 }
 
 func stepNames() []string {
@@ -366,6 +375,9 @@ func (w *walk) wait(s *Step, beside [][]Step) {
 		}
 	case f.Step != "":
 		w.checkStep(s, f.Step)
+		if v, ok := vectorOf(f.Step); ok && v >= w.c.Vectors {
+			w.say(s, "vector %d is not the function's, which has %s", v, cpulist.Range(0, w.c.Vectors-1))
+		}
 	case f.Link != "" && w.c.Driver != DriverMana:
 		w.say(s, "a link needs driver mana, and the case has driver %s", w.c.Driver)
 	case f.Online != nil:

@@ -59,7 +59,10 @@ func flow(verb, text string) string {
 	for i, w := range words {
 		key, value, ok := strings.Cut(w, "=")
 		if !ok {
-			key, value, at = "at", w, w
+			key, value = "at", w
+		}
+		if key == "at" {
+			at = value
 		}
 		named = named || key == "as"
 		words[i] = key + ": " + value

@@ -12,6 +12,7 @@ func TestParseStep(t *testing.T) {
 		" settle ":                      "settle",
 		"hold request:QUERY_DEV_CONFIG": "hold at request:QUERY_DEV_CONFIG as query-dev-config",
 		"hold request:QUERY_DEV_CONFIG nth=2 as=window": "hold at request:QUERY_DEV_CONFIG, occurrence 2 as window",
+		"hold nth=2 at=request:QUERY_DEV_CONFIG":        "hold at request:QUERY_DEV_CONFIG, occurrence 2 as query-dev-config",
 		"hold {at: vector:3, as: third}":                "hold at vector:3 as third",
 		"delay for=200ms response:CREATE_QUEUE":         "delay at response:CREATE_QUEUE for 200ms as delay response:CREATE_QUEUE",
 		"wait-for held=window":                          "wait for held window",

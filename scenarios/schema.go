@@ -93,7 +93,7 @@ func mapType(t reflect.Type) *jsonschema.Schema {
 		return integer(1)
 	case reflect.TypeFor[times]():
 		return either(words("always"), integer(1))
-	case reflect.TypeFor[numeral]():
+	case reflect.TypeFor[numeral](), reflect.TypeFor[status32]():
 		return either(pattern(`^(0x[0-9a-fA-F_]+|[0-9]+)$`), integer(0))
 	case reflect.TypeFor[offset]():
 		return either(pattern(`^0x[0-9a-fA-F]+$`), integer(0))

@@ -34,6 +34,21 @@ func TestStepErrors(t *testing.T) {
 			`f.yaml:6:5: steps.0: unknown verb "prove"; allowed: ` + allVerbs + `; did you mean "probe"?`}},
 		{"no verb", manaHead, "  - refused: x\n", []string{
 			`f.yaml:6:5: steps.0: no verb; allowed: ` + allVerbs}},
+		{"an empty step", manaHead, "  - {}\n", []string{
+			`f.yaml:6:5: steps.0: no verb; allowed: ` + allVerbs}},
+		{"an empty step beside another", manaHead, "  - together: [[probe], [{}]]\n", []string{
+			`f.yaml:6:26: steps.0.together.1.0: no verb; allowed: ` + allVerbs}},
+		{"a merge key", manaHead, "  - <<: {probe: }\n", []string{
+			`f.yaml:6:5: steps.0: a key must be a plain word, got an anchor or alias, which scenarios do not use`}},
+		{"together refused", manaHead, "  - probe\n  - together: [[up], [sleep: 1s]]\n    refused: x\n", []string{
+			`f.yaml:8:5: steps.1: a together step is not refused, but a step in it; put refused beside that one`}},
+		{"a status that is too long", manaHead, "  - status: {at: request:any, status: 0x1ffffffff}\n", []string{
+			`f.yaml:6:39: steps.0.status.status: "0x1ffffffff" is no status; allowed: 0 to 0xffffffff`}},
+		{"a size and a field", manaHead, "  - alter: {at: request:any, field: code, size: 4, value: 3}\n  - probe\n", []string{
+			`f.yaml:6:17: steps.0.alter.at: alter: name a field or say offset and size, not both`}},
+		{"vectors there are not", manaHead, "  - drop: {at: \"vector:5\"}\n  - probe\n  - wait-for: {step: \"vector:0x10\"}\n", []string{
+			`f.yaml:6:16: steps.0.drop.at: vector 5 is not the function's, which has 0-4`,
+			`f.yaml:8:5: steps.2: vector 16 is not the function's, which has 0-4`}},
 		{"two verbs", manaHead, "  - probe:\n    up:\n", []string{
 			`f.yaml:7:5: steps.0: two verbs in one step, probe and up; begin another step with a dash`}},
 		{"no list", manaHead, "  probe: x\n", []string{

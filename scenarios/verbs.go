@@ -3,6 +3,7 @@ package scenarios
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -122,7 +123,7 @@ type (
 	}
 	statusRule struct {
 		plainRule
-		Status numeral `json:"status" jsonschema_description:"the status to answer with, e.g. 0xc0000001"`
+		Status status32 `json:"status" jsonschema_description:"the status to answer with, e.g. 0xc0000001"`
 	}
 	alterRule struct {
 		plainRule
@@ -174,9 +175,9 @@ func (r *alterRule) rule() inject.Rule {
 	out.Field, out.Value = r.Field, uint64(r.Value)
 	if r.Offset != nil {
 		out.Offset, out.Size = int(*r.Offset), 4
-		if r.Size != nil {
-			out.Size = int(*r.Size)
-		}
+	}
+	if r.Size != nil { // without an offset, too: then Validate says what goes with what
+		out.Size = int(*r.Size)
 	}
 	return out
 }
@@ -223,6 +224,21 @@ func (n *numeral) UnmarshalText(b []byte) error {
 		return fmt.Errorf("%q is no number; as in 22 or 0x16", b)
 	}
 	*n = numeral(v)
+	return nil
+}
+
+// status32 is a status as messages have room for it.
+type status32 uint32
+
+func (s *status32) UnmarshalText(b []byte) error {
+	var n numeral
+	if err := n.UnmarshalText(b); err != nil {
+		return err
+	}
+	if n > math.MaxUint32 {
+		return fmt.Errorf("%q is no status; allowed: 0 to 0xffffffff", b)
+	}
+	*s = status32(n)
 	return nil
 }
 
@@ -276,15 +292,16 @@ func (d *decoder) items(n ast.Node, path string) ([]ast.Node, bool) {
 // step reads one item of a list of steps. nest: it may run others together.
 func (d *decoder) step(n ast.Node, path, at string, nest bool) Step {
 	s := Step{At: at}
+	d.at[path] = n.GetToken().Position
+	before := len(d.errs)
 	var pairs []pair
 	switch n.(type) {
 	case *ast.MappingNode, *ast.MappingValueNode:
 		pairs, _ = d.pairs(n, path)
-		if len(pairs) > 0 {
+		if len(pairs) > 0 { // a mapping's own token is that of its first colon
 			d.at[path] = pairs[0].pos
 		}
 	default:
-		d.at[path] = n.GetToken().Position
 		word, ok := d.scalar(n, path)
 		if !ok {
 			return s
@@ -310,10 +327,16 @@ func (d *decoder) step(n ast.Node, path, at string, nest bool) Step {
 		s.Verb = v.Name
 	}
 	if v == nil {
-		d.fail(path, "no verb; allowed: %s", strings.Join(verbNames(), ", "))
+		if len(d.errs) == before { // else what should have been the verb has been reported
+			d.fail(path, "no verb; allowed: %s", strings.Join(verbNames(), ", "))
+		}
 		return s
 	}
 	for _, p := range pairs {
+		if p.key == keyRefused && v.Name == VerbTogether {
+			d.failAt(p.pos, path, "a together step is not refused, but a step in it; put refused beside that one")
+			continue
+		}
 		if p.key == keyRefused {
 			var re Pattern
 			d.value(p.value, join(path, keyRefused), reflect.ValueOf(&re).Elem())
