@@ -1,9 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
@@ -37,7 +41,10 @@ unless --each is given. --html writes a page with a lane for each CPU and each v
   irqlab timeline timeline.jsonl --source step --source cpu --source guest-log
   irqlab timeline timeline.jsonl --vector 2 --each`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.html == "" && cmd.Flags().Changed("html") {
+				return usageError(errors.New("--html: it is empty; give the page's FILE"))
+			}
 			var filter timeline.Filter
 			var err error
 			for _, word := range f.sources {
@@ -53,7 +60,7 @@ unless --each is given. --html writes a page with a lane for each CPU and each v
 				return usageError(fmt.Errorf("--to: %w", err))
 			}
 			if f.to != "" && filter.To <= filter.From {
-				return usageError(fmt.Errorf("--to %s: must be after --from %s", f.to, f.from))
+				return usageError(fmt.Errorf("--to %s: must be after --from %s", f.to, cmp.Or(f.from, "0")))
 			}
 			if filter.Vectors, err = numbers(f.vectors); err != nil {
 				return usageError(fmt.Errorf("--vector: %w", err))
@@ -83,16 +90,8 @@ unless --each is given. --html writes a page with a lane for each CPU and each v
 				}
 				return nil
 			}
-			page, err := renameio.NewPendingFile(f.html, renameio.WithPermissions(0o644))
-			if err != nil {
-				return &exitError{ExitError, fmt.Errorf("--html: %w", err)}
-			}
-			defer page.Cleanup() // of nothing, once it has its name
-			if err := tl.HTML(page, filter, f.each); err != nil {
-				return &exitError{ExitError, fmt.Errorf("--html: %w", err)}
-			}
-			if err := page.CloseAtomicallyReplace(); err != nil {
-				return &exitError{ExitError, fmt.Errorf("--html: %w", err)}
+			if err := writePage(f.html, func(w io.Writer) error { return tl.HTML(w, filter, f.each) }); err != nil {
+				return &exitError{ExitError, fmt.Errorf("--html %s: %w", f.html, err)}
 			}
 			return nil
 		},
@@ -107,15 +106,49 @@ unless --each is given. --html writes a page with a lane for each CPU and each v
 	return cmd
 }
 
+// writePage writes a file that is there once it is whole. What is no file, such as /dev/stdout, is written to: a file must not take its place.
+func writePage(path string, write func(io.Writer) error) (err error) {
+	defer func() { // of a temporary file's name nobody knows anything
+		var file *fs.PathError
+		var link *os.LinkError
+		switch {
+		case errors.As(err, &file):
+			err = file.Err
+		case errors.As(err, &link):
+			err = link.Err
+		}
+	}()
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(write(f), f.Close())
+	}
+	if target, err := filepath.EvalSymlinks(path); err == nil { // else the link would be replaced
+		path = target
+	}
+	page, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o644))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = page.Cleanup() }() // of nothing, once it has its name
+	if err := write(page); err != nil {
+		return err
+	}
+	return page.CloseAtomicallyReplace()
+}
+
 // moment reads seconds, or a duration with its unit; "" is 0.
 func moment(word string) (timeline.Time, error) {
 	if word == "" {
 		return 0, nil
 	}
+	span := word
 	if _, err := strconv.ParseFloat(word, 64); err == nil {
-		word += "s"
+		span += "s"
 	}
-	d, err := time.ParseDuration(word)
+	d, err := time.ParseDuration(span)
 	if err != nil || d < 0 {
 		return 0, fmt.Errorf("%q is no time since the case began: want seconds such as 1.25, or 1250ms", word)
 	}

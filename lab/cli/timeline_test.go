@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -46,6 +49,41 @@ func TestTimelineHTML(t *testing.T) {
 	}
 }
 
+// What is no file is written to and stays what it is, and so does a symbolic link.
+func TestTimelineHTMLElsewhere(t *testing.T) {
+	in, dir := traceFile(t, timelineFile), t.TempDir()
+	page, link := filepath.Join(dir, "page.html"), filepath.Join(dir, "link.html")
+	if err := errors.Join(os.WriteFile(page, []byte("old"), 0o600), os.Symlink(page, link)); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, msg := irqlab(t, "timeline", in, "--html", link); status != ExitPass {
+		t.Fatalf("status %d, %q", status, msg)
+	}
+	if b, err := os.ReadFile(page); err != nil || !strings.HasPrefix(string(b), "<!DOCTYPE html>") {
+		t.Errorf("the link's file has %.40q, %v", b, err)
+	}
+	if info, err := os.Lstat(link); err != nil || info.Mode()&os.ModeSymlink == 0 {
+		t.Errorf("the link is %v, %v", info, err)
+	}
+
+	pipe := filepath.Join(dir, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(pipe, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	go func() { _, _ = io.Copy(io.Discard, reader) }() // until it is closed
+	if status, _, msg := irqlab(t, "timeline", in, "--html", pipe); status != ExitPass {
+		t.Errorf("status %d, %q", status, msg)
+	}
+	if info, err := os.Lstat(pipe); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
+		t.Errorf("the pipe is %v, %v", info, err)
+	}
+}
+
 func TestTimelineRefuses(t *testing.T) {
 	for _, tc := range []struct {
 		content, args string
@@ -60,7 +98,10 @@ func TestTimelineRefuses(t *testing.T) {
 		{timelineFile, "--from 2 --to 1", ExitUsage, "must be after"},
 		{timelineFile, "--vector x", ExitUsage, "--vector: "},
 		{timelineFile, "--cpu 3-1", ExitUsage, "--cpu: "},
-		{timelineFile, "--html /nowhere/page.html", ExitError, "--html: "},
+		{timelineFile, "--to 0", ExitUsage, "--to 0: must be after --from 0"},
+		{timelineFile, "--from 1e3", ExitUsage, `"1e3" is no time`},
+		{timelineFile, "--html /nowhere/page.html", ExitError, "--html /nowhere/page.html: no such file or directory\n"},
+		{timelineFile, "--html=", ExitUsage, "--html: it is empty"},
 	} {
 		args := append([]string{"timeline", traceFile(t, tc.content)}, strings.Fields(tc.args)...)
 		status, out, msg := irqlab(t, args...)
