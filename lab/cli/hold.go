@@ -61,6 +61,7 @@ type holdSession struct {
 type lines interface {
 	read(prompt string) (string, error)
 	print(text string)
+	leave() // for good: gives the terminal back although a line is still waited for
 }
 
 // begin brings the driver to where the device is to stand.
@@ -176,12 +177,12 @@ func (h *holdSession) loop(ctx context.Context) error {
 		if at := h.stands(); len(at) > 0 {
 			prompt = "irqlab, held at " + strings.Join(at, ", ") + "> "
 		}
-		line, err := h.lines.read(prompt)
+		line, err := h.read(ctx, prompt)
 		if errors.Is(err, io.EOF) || context.Cause(ctx) != nil {
 			return context.Cause(ctx)
 		}
 		if err != nil {
-			return err
+			return &exitError{ExitError, err}
 		}
 		line = strings.TrimSpace(line)
 		word, rest, _ := strings.Cut(line, " ")
@@ -196,9 +197,33 @@ func (h *holdSession) loop(ctx context.Context) error {
 				h.lines.print(word + ": " + plainStep(err) + "\n")
 			}
 		}
-		if err := h.se.VM().Process().Err(); err != nil {
-			return &exitError{ExitError, fmt.Errorf("the VM has ended: %w", err)}
+	}
+}
+
+// read waits for a line, but not longer than there is a VM to lead: a signal or its end comes while nobody types.
+func (h *holdSession) read(ctx context.Context, prompt string) (string, error) {
+	type line struct {
+		text string
+		err  error
+	}
+	read := make(chan line, 1)
+	go func() {
+		text, err := h.lines.read(prompt)
+		read <- line{text, err}
+	}()
+	vm := h.se.VM().Process()
+	select {
+	case l := <-read:
+		if err := vm.Err(); err != nil {
+			return "", fmt.Errorf("the VM has ended: %w", err)
 		}
+		return l.text, l.err
+	case <-ctx.Done():
+		h.lines.leave()
+		return "", context.Cause(ctx)
+	case <-vm.Done():
+		h.lines.leave()
+		return "", fmt.Errorf("the VM has ended: %w", vm.Err())
 	}
 }
 
@@ -224,6 +249,9 @@ func (h *holdSession) command(ctx context.Context, word, rest, line string) erro
 	step, err := scenarios.ParseStep(line)
 	if err != nil {
 		return fmt.Errorf("%w; help lists what there is", err)
+	}
+	if step.Verb == scenarios.VerbExpect {
+		return errors.New("nothing is judged here; vectors, status and log show what there is to see")
 	}
 	before := h.stands()
 	if err := h.do(ctx, step, false); err != nil {
@@ -309,8 +337,9 @@ type typed struct {
 	term *term.Terminal
 	out  io.Writer
 
-	mu      sync.Mutex
-	reading bool
+	mu     sync.Mutex
+	before *term.State // of the terminal, while a line is typed
+	left   bool        // for good
 }
 
 func newLines(s Streams) lines {
@@ -325,23 +354,42 @@ func newLines(s Streams) lines {
 
 // read has the terminal in raw mode only while a line is typed.
 func (t *typed) read(prompt string) (string, error) {
-	old, err := term.MakeRaw(int(t.tty.Fd()))
-	if err != nil {
-		return "", fmt.Errorf("terminal: %w", err)
-	}
 	t.term.SetPrompt(prompt)
-	t.set(true)
-	defer func() {
-		t.set(false)
-		_ = term.Restore(int(t.tty.Fd()), old)
-	}()
+	if err := t.enter(); err != nil {
+		return "", err
+	}
+	defer t.restore()
 	return t.term.ReadLine()
 }
 
-func (t *typed) set(reading bool) {
+func (t *typed) enter() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.reading = reading
+	if t.left {
+		return io.EOF
+	}
+	old, err := term.MakeRaw(int(t.tty.Fd()))
+	if err != nil {
+		return fmt.Errorf("terminal: %w", err)
+	}
+	t.before = old
+	return nil
+}
+
+func (t *typed) restore() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.before != nil {
+		_ = term.Restore(int(t.tty.Fd()), t.before)
+	}
+	t.before = nil
+}
+
+func (t *typed) leave() {
+	t.mu.Lock()
+	t.left = true
+	t.mu.Unlock()
+	t.restore()
 }
 
 // print writes above the line that is being typed, if one is.
@@ -349,7 +397,7 @@ func (t *typed) print(text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	w := t.out
-	if t.reading {
+	if t.before != nil {
 		w = t.term
 	}
 	_, _ = io.WriteString(w, text)
@@ -366,8 +414,15 @@ func (p *piped) read(string) (string, error) {
 	if p.in.Scan() {
 		return p.in.Text(), nil
 	}
-	return "", cmp.Or(p.in.Err(), io.EOF)
+	if err := p.in.Err(); errors.Is(err, bufio.ErrTooLong) {
+		return "", fmt.Errorf("standard input: a line of more than %d bytes is no step; one step on each line", bufio.MaxScanTokenSize)
+	} else if err != nil {
+		return "", fmt.Errorf("standard input: %w", err)
+	}
+	return "", io.EOF
 }
+
+func (p *piped) leave() {}
 
 func (p *piped) print(text string) {
 	p.mu.Lock()

@@ -47,3 +47,14 @@ func TestShellHold(t *testing.T) {
 		t.Errorf("the end of the probe was not told:\n%s", &out)
 	}
 }
+
+// What comes through a pipe is lines of a bounded length.
+func TestPipedLines(t *testing.T) {
+	l := newLines(Streams{In: strings.NewReader("help\n" + strings.Repeat("x", 1<<17) + "\nquit\n")})
+	if line, err := l.read(""); line != "help" || err != nil {
+		t.Errorf("%q, %v", line, err)
+	}
+	if line, err := l.read(""); err == nil || !strings.Contains(err.Error(), "a line of more than 65536 bytes is no step") {
+		t.Errorf("%.20q, %v", line, err)
+	}
+}
