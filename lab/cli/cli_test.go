@@ -57,6 +57,7 @@ func TestBadUsage(t *testing.T) {
 		{"run --offline 1-0", "runs backwards"},
 		{"run --pressure nvm:queues=4", `did you mean "nvme"`},
 		{"run --jobs -1", "--jobs"},
+		{"run --out=", "--out: it is empty"},
 		{"run --timeout -5s", "--timeout"},
 		{"run --kernel /no/such/kernel", "/no/such/kernel"},
 		{"run --kernel debian:", "no version after debian:"},

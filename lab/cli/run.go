@@ -119,10 +119,12 @@ type runFlags struct {
 	verbose     bool
 	timeline    bool
 	passing     bool // out is to go when the command ends
+	given       func(flag string) bool
 }
 
 func (f *runFlags) register(fs *pflag.FlagSet) {
 	f.machineFlags.register(fs)
+	f.given = fs.Changed
 	fs.IntVar(&f.jobs, "jobs", 0, fmt.Sprintf("VMs at a time (`N`); 0: what this machine's cores and memory allow, now %d of the default shape", runner.DefaultJobs(shape.Default())))
 	fs.DurationVar(&f.timeout, "timeout", 0, "how long the start of a case, and its run, may each take before its guest counts as hung; 0: 2m and 5s for each CPU")
 	fs.StringVar(&f.format, "format", "table", "`table` or json")
@@ -142,6 +144,9 @@ func (f *runFlags) validate() error {
 	}
 	if f.timeout < 0 {
 		return fmt.Errorf("--timeout: %s is negative", f.timeout)
+	}
+	if f.out == "" && f.given("out") { // a variable that is not set: the results would be lost
+		return errors.New("--out: it is empty; give a new or empty directory")
 	}
 	return nil
 }
