@@ -152,7 +152,7 @@ func stepSchema(outer bool) *jsonschema.Schema {
 		verbed.OneOf = append(verbed.OneOf, &jsonschema.Schema{Required: []string{v.Name}})
 	}
 	refused := schemaOf(reflect.TypeFor[Pattern]())
-	refused.Description = "beside any verb: the guest's kernel, or the lab, must refuse the step in words that match this regular expression"
+	refused.Description = "beside any verb but together: the guest's kernel, or the lab, must refuse the step in words that match this regular expression"
 	verbed.Properties.Set(keyRefused, refused)
 	return either(bare, verbed)
 }

@@ -19,7 +19,7 @@ import (
 // MaxSteps bounds a case's steps, those side by side counted one by one.
 const MaxSteps = 200
 
-// keyRefused goes beside any verb.
+// keyRefused goes beside any verb but together.
 const keyRefused = "refused"
 
 // Verb describes a verb of the step language, for people.
