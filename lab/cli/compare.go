@@ -44,7 +44,14 @@ Exit status: 0 every case ran under both kernels, whatever differs and whatever 
 			if err != nil {
 				return err
 			}
-			cases = pairUp(cases, sf.kernels[0], sf.kernels[1])
+			paired := pairUp(cases, sf.kernels[0], sf.kernels[1])
+			if len(paired) == 0 {
+				return usageError(fmt.Errorf("no case of %s is for both kernels, so there is nothing to compare", args[0]))
+			}
+			if n := len(cases) - len(paired); n > 0 {
+				fmt.Fprintf(s.Err, "irqlab: %d cases are for one of the kernels only, and left out\n", n)
+			}
+			cases = paired
 			rep, err := rf.run(cmd.Context(), cases, s)
 			if err != nil {
 				return err

@@ -6,7 +6,7 @@ import (
 	"irqlab/scenarios"
 )
 
-// TestPairUp: every case meets the one that runs the same under the other kernel, whatever the scenario calls them.
+// TestPairUp: every case meets the one that runs the same under the other kernel, whatever the scenario calls them. Only a case that the other kernel does not have is left out.
 func TestPairUp(t *testing.T) {
 	for _, name := range scenarios.Shipped() {
 		sc, err := scenarios.Get(name)
@@ -18,8 +18,19 @@ func TestPairUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		cases := pairUp(all, "debian:6.18", "debian:7.3")
-		if len(cases) == 0 || len(cases) != len(all) {
-			t.Errorf("%s: %d of %d cases were paired", name, len(cases), len(all))
+		setups := map[string]map[string]int{}
+		for _, c := range all {
+			if setups[c.Setup()] == nil {
+				setups[c.Setup()] = map[string]int{}
+			}
+			setups[c.Setup()][c.Kernel]++
+		}
+		want := 0
+		for _, n := range setups {
+			want += 2 * min(n["debian:6.18"], n["debian:7.3"])
+		}
+		if len(cases) == 0 || len(cases) != want {
+			t.Errorf("%s: %d of %d cases were paired, want %d", name, len(cases), len(all), want)
 		}
 		half := len(cases) / 2
 		for i := range half {

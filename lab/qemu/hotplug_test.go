@@ -14,14 +14,14 @@ import (
 func TestCPUSlots(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t)
-	cfg.Machine.Shape = machine.Shape{Sockets: 2, Cores: 3, Threads: 2, Nodes: 3, MemoryMiB: 512}
+	cfg.Machine.Shape = machine.Shape{Sockets: 1, Cores: 4, Threads: 2, Nodes: 2, MemoryMiB: 512}
 	cfg.Machine.SpareSockets = 1
 	p := start(t, cfg)
 	slots, err := p.cpuSlots(testContext(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(slots) != 18 {
+	if len(slots) != 16 {
 		t.Fatalf("%d slots", len(slots))
 	}
 	paths := map[string]bool{}
@@ -35,10 +35,10 @@ func TestCPUSlots(t *testing.T) {
 			t.Errorf("CPU %d is on node %v, the shape has it on %d", cpu, s.Props["node-id"], node)
 		}
 	}
-	if err := p.UnplugCPU(testContext(t), 12); err == nil || !strings.Contains(err.Error(), "CPUs 0 to 11") {
+	if err := p.UnplugCPU(testContext(t), 8); err == nil || !strings.Contains(err.Error(), "CPUs 0 to 7") {
 		t.Errorf("a CPU of the spare socket: %v", err)
 	}
-	if err := p.PlugCPU(testContext(t), 11); err == nil || !strings.Contains(err.Error(), "CPU 11: not unplugged") {
+	if err := p.PlugCPU(testContext(t), 7); err == nil || !strings.Contains(err.Error(), "CPU 7: not unplugged") {
 		t.Errorf("plugging in a CPU that is there: %v", err)
 	}
 }
