@@ -226,10 +226,14 @@ func (p *planner) kernels(o Overrides) error {
 			return fmt.Errorf("--kernel: %w", err)
 		}
 		for _, c := range p.heldTo(k) {
-			c.Kernel = k
-			if len(o.Kernels) > 1 {
-				c.Name += "/" + kernelWord(k)
+			words := strings.Split(c.Name, "/")
+			if i := slices.Index(words, kernelWord(c.Kernel)); i >= 0 { // the file lists several, and the name says which
+				words[i] = kernelWord(k)
+				c.Name = strings.Join(words, "/")
+			} else if len(o.Kernels) > 1 {
+				c.addWord(kernelWord(k))
 			}
+			c.Kernel = k
 			out = append(out, c)
 		}
 	}

@@ -273,8 +273,8 @@ func TestKernelBound(t *testing.T) {
 		t.Fatal(err)
 	}
 	for kernel, want := range map[string]string{
-		"debian:7.3": "new/debian:7.3 all/debian:7.3", "debian:6.12.117": "old/debian:6.12", "debian:6.1": "old/debian:6.1 all/debian:6.1", "/src/linux": "new/debian:7.3 all/debian:7.3",
-		"debian:8.1": "new/debian:7.3 all/debian:7.3",
+		"debian:7.3": "new/debian:7.3 all/debian:7.3", "debian:6.12.117": "old/debian:6.12.117", "debian:6.1": "old/debian:6.1 all/debian:6.1", "/src/linux": "new/linux all/linux",
+		"debian:8.1": "new/debian:8.1 all/debian:8.1",
 	} {
 		cases, _, err := s.Plan(Overrides{Kernels: []string{kernel}})
 		var got []string
@@ -287,6 +287,15 @@ func TestKernelBound(t *testing.T) {
 		if err != nil || strings.Join(got, " ") != want {
 			t.Errorf("%s: %q, %v; want %q", kernel, got, err, want)
 		}
+	}
+	// Several name each case's kernel once.
+	cases, _, err := s.Plan(Overrides{Kernels: []string{"debian:6.1", "debian:7.3"}})
+	var got []string
+	for _, c := range cases {
+		got = append(got, c.Name)
+	}
+	if want := "old/debian:6.1 all/debian:6.1 new/debian:7.3 all/debian:7.3"; err != nil || strings.Join(got, " ") != want {
+		t.Errorf("two kernels: %q, %v; want %q", got, err, want)
 	}
 }
 
