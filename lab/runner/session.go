@@ -25,7 +25,12 @@ type Session struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	running sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool // no step begins any more
 }
+
+var errSessionEnded = errors.New("the session has ended")
 
 // Open starts the VM of a case and attaches its functions. The case's own steps are left out.
 func Open(ctx context.Context, c *scenarios.Case, o Options) (*Session, error) {
@@ -54,13 +59,24 @@ func (s *Session) VM() *lab.VM { return s.e.vm }
 // Do carries out a step, and returns once it is done. That it fails, or is refused, does not end the session.
 func (s *Session) Do(step scenarios.Step) error {
 	step.Probe = scenarios.Probe{} // who calls Do decides what waits for it
-	s.running.Add(1)
+	if !s.enter() {
+		return errSessionEnded
+	}
 	defer s.running.Done()
 	from, err := s.s.mark(s.ctx, &step)
 	if err != nil {
 		return err
 	}
 	return contain(func() error { return s.s.step(s.ctx, &step, from) })
+}
+
+func (s *Session) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.running.Add(1)
+	}
+	return !s.closed
 }
 
 // AwaitHeld waits until the device stands at a hold. The error says how far it got.
@@ -93,7 +109,10 @@ func (s *Session) Log(ctx context.Context) ([]agentapi.LogRecord, error) {
 
 // Close lets the device go on and ends the VM; steps under way end with it.
 func (s *Session) Close() error {
-	s.cancel(errors.New("the session has ended"))
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.cancel(errSessionEnded)
 	s.e.inject.Clear()
 	err := s.e.vm.Close()
 	s.running.Wait()
