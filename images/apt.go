@@ -283,6 +283,11 @@ func (e *AptError) gone() bool {
 // run runs apt-get in dir and returns what it prints, also when it fails. Progress is reported once it has taken two seconds: what apt says it does, in bytes of
 // size if that is known, else in percent.
 func (a *apt) run(ctx context.Context, dir, what string, size int64, p Progress, args ...string) (string, error) {
+	tmp, err := a.tempDir()
+	if err != nil {
+		return "", noSpace(a.c.dir, 0, fmt.Errorf("cache: private apt state: %w", err))
+	}
+	defer os.RemoveAll(tmp)
 	read, write, err := os.Pipe()
 	if err != nil {
 		return "", err
@@ -294,7 +299,7 @@ func (a *apt) run(ctx context.Context, dir, what string, size int64, p Progress,
 	}
 	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-c", a.configFile(), "-q", "-o", "APT::Status-Fd=3"}, args...)...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive")
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", "TMPDIR="+tmp)
 	cmd.ExtraFiles = []*os.File{write}
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -313,6 +318,24 @@ func (a *apt) run(ctx context.Context, dir, what string, size int64, p Progress,
 	}
 	e := &AptError{Command: command, Output: aptComplaints(stderr.String()), Err: err}
 	return stdout.String(), noSpace(a.c.dir, 0, aptRemedy(e))
+}
+
+// aptRun is longer than any apt-get of ours takes.
+const aptRun = 24 * time.Hour
+
+// tempDir is a directory for what an apt-get writes on the way. It leaves that behind when it is killed, so those of runs that are long gone are removed.
+func (a *apt) tempDir() (string, error) {
+	dir := filepath.Join(a.dir, "tmp")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	old, _ := os.ReadDir(dir)
+	for _, e := range old {
+		if st, err := e.Info(); err == nil && time.Since(st.ModTime()) > aptRun {
+			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
+		}
+	}
+	return os.MkdirTemp(dir, "run-")
 }
 
 // followStatus reads apt's status lines, "dlstatus:FILE:PERCENT:TEXT", until the pipe closes.

@@ -24,6 +24,9 @@ import (
 // patience bounds what must not hang, on a machine that may be very busy. No test passes or fails by how long something takes.
 const patience = 10 * time.Minute
 
+// leaving bounds how long what a lab leaves behind may take to go.
+const leaving = 2 * time.Minute
+
 // tagVariable marks, through the environment they inherit, all processes that a site has started, however far down and whoever their parent is by now.
 const tagVariable = "IRQLAB_TEST_ENDURANCE"
 
@@ -188,9 +191,9 @@ func (s *site) await(l *lab) {
 	}
 }
 
-// until waits for a list to become empty and returns what is still on it when patience ends.
+// until waits for a list to become empty and returns what is still on it when there is no time left for that.
 func until(ctx context.Context, list func() []string) []string {
-	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(leaving); ; time.Sleep(20 * time.Millisecond) {
 		if left := list(); len(left) == 0 || time.Now().After(end) || ctx.Err() != nil {
 			return left
 		}
