@@ -34,18 +34,13 @@ const (
 
 // takeRuns takes whole runs of the command and the bare boots they are compared with in turn, so that what else the machine does weighs on all.
 func takeRuns(ctx context.Context, b *bench, round int) (map[string]float64, error) {
-	tuned := machine.Machine{Shape: machine.DefaultShape, Accel: b.accel, Irqchip: machine.MSI, Kernel: b.kernel.Image,
-		Channels: machine.Channels{QMPFD: 3, ConsoleFD: 4, AgentFD: 5, SSHSocket: "ssh"}}
-	args, err := tuned.Args()
-	if err != nil {
-		return nil, err
-	}
-	cpu := args[slices.Index(args, "-cpu")+1]
+	tuned := machine.Machine{Shape: machine.DefaultShape, Accel: b.accel, Irqchip: machine.MSI}
 	values := map[string]float64{}
+	var err error
 	if values[BareDefault], err = b.bare(ctx, "console=ttyS0 panic=-1"); err != nil {
 		return nil, err
 	}
-	if values[BareTuned], err = b.bare(ctx, tuned.KernelCommandLine(), "-cpu", cpu); err != nil {
+	if values[BareTuned], err = b.bare(ctx, tuned.KernelCommandLine(), "-cpu", tuned.CPUModel()); err != nil {
 		return nil, err
 	}
 	for name, scenario := range map[string]string{

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +15,7 @@ import (
 
 	"irqlab/lab"
 	"irqlab/lab/bench"
+	"irqlab/lab/report"
 	"irqlab/scenarios/nearest"
 )
 
@@ -35,8 +35,8 @@ A warm run's snapshot is made before anything is timed. Leave the machine alone 
 		Example:   "  irqlab bench\n  irqlab bench run-vfio bare-boot --rounds 9 --format json",
 		ValidArgs: bench.Names(),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if format != "table" && format != "json" {
-				return usageError(fmt.Errorf("--format: %w", nearest.Unknown("format", format, []string{"table", "json"})))
+			if err := checkFormat(format); err != nil {
+				return usageError(err)
 			}
 			if err := mf.validate(); err != nil {
 				return usageError(err)
@@ -65,7 +65,7 @@ A warm run's snapshot is made before anything is timed. Leave the machine alone 
 			}
 			render := benchTable
 			if format == "json" {
-				render = benchJSON
+				render = report.JSON
 			}
 			rerr := render(s.Out, rep)
 			if err = errors.Join(err, rerr); err != nil && !errors.Is(err, context.Canceled) {
@@ -79,12 +79,6 @@ A warm run's snapshot is made before anything is timed. Leave the machine alone 
 	cmd.Flags().StringVar(&format, "format", "table", "`table` or json")
 	mf.registerQEMU(cmd.Flags())
 	return cmd
-}
-
-func benchJSON(w io.Writer, r bench.Report) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
 }
 
 func benchTable(w io.Writer, r bench.Report) error {

@@ -62,7 +62,7 @@ Exit status: 0 every case ran under both kernels, whatever differs and whatever 
 			c := report.Compare(a, b)
 			render := report.CompareTable
 			if rf.format == "json" {
-				render = report.CompareJSON
+				render = report.JSON
 			}
 			if err := render(s.Out, c); err != nil {
 				return &exitError{ExitError, fmt.Errorf("standard output: %w", err)}

@@ -27,7 +27,6 @@ const (
 	stepPatience = 3 * time.Second
 	// reachTime is how long the device may take to come to the step it is to be held at. A reset service begins with a sleep of 10 s.
 	reachTime = time.Minute
-	glance    = 50 * time.Millisecond
 	logLines  = 20
 )
 
@@ -119,31 +118,29 @@ func (h *holdSession) begin(ctx context.Context, at, during string) error {
 func (h *holdSession) do(ctx context.Context, step scenarios.Step, toTheEnd bool) error {
 	done := make(chan error, 1)
 	go func() { done <- h.se.Do(step) }()
-	started := time.Now()
-	for {
-		select {
-		case err := <-done:
-			return err
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(glance):
-		}
-		if !toTheEnd && time.Since(started) > stepPatience {
-			h.lines.print(step.String() + " goes on\n")
-			go h.tell(step.String(), done)
-			return nil
-		}
+	var enough <-chan time.Time
+	if !toTheEnd {
+		enough = time.After(stepPatience)
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-enough:
+		h.lines.print(step.String() + " goes on\n")
+		go h.tell(step.String(), done)
+		return nil
 	}
 }
 
 // tell says how a step ended that went on beside the prompt.
 func (h *holdSession) tell(what string, done <-chan error) {
-	switch err := <-done; {
-	case err == nil:
-		h.lines.print(what + ": done\n")
-	default:
-		h.lines.print(what + ": " + plainStep(err) + "\n")
+	end := "done"
+	if err := <-done; err != nil {
+		end = plainStep(err)
 	}
+	h.lines.print(what + ": " + end + "\n")
 }
 
 // plainStep is a step's error without the place of the step, which a person has just typed.

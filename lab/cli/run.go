@@ -132,9 +132,17 @@ func (f *runFlags) register(fs *pflag.FlagSet) {
 	fs.BoolVarP(&f.verbose, "verbose", "v", false, "tell every step of every case on standard error")
 }
 
+// checkFormat checks the value of --format, which several commands have.
+func checkFormat(format string) error {
+	if format == "table" || format == "json" {
+		return nil
+	}
+	return fmt.Errorf("--format: %w", nearest.Unknown("format", format, []string{"table", "json"}))
+}
+
 func (f *runFlags) validate() error {
-	if f.format != "table" && f.format != "json" {
-		return fmt.Errorf("--format: %w", nearest.Unknown("format", f.format, []string{"table", "json"}))
+	if err := checkFormat(f.format); err != nil {
+		return err
 	}
 	if err := f.machineFlags.validate(); err != nil {
 		return err

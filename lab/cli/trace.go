@@ -35,8 +35,8 @@ numbers. --format json gives the lines of the kinds asked for as they are in the
   irqlab trace trace.jsonl --kind vector-fire --format json | jq .vector`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if format != "table" && format != "json" {
-				return usageError(fmt.Errorf("--format: %w", nearest.Unknown("format", format, []string{"table", "json"})))
+			if err := checkFormat(format); err != nil {
+				return usageError(err)
 			}
 			in := s.In
 			if args[0] != "-" {

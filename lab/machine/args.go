@@ -58,7 +58,6 @@ func (m Machine) platform(a *args) {
 		}
 		a.opt("-machine", q35...)
 		a.opt("-accel", "kvm")
-		a.opt("-cpu", "host")
 	} else {
 		a.opt("-machine", q35...)
 		thread := "multi"
@@ -66,20 +65,28 @@ func (m Machine) platform(a *args) {
 			thread = "single"
 		}
 		a.opt("-accel", "tcg", "thread="+thread)
-		// qemu64 is the x86-64 baseline, all that a kernel and Go binaries need, and the cheapest to emulate. x2APIC saves an exit per interrupt;
-		// RDRAND seeds the guest's random numbers at boot, so that the agent's first key exchange does not wait and no device is needed for it.
-		// Of an Intel CPU every kernel asks which threads and caches are shared; of an AMD one this old, 6.1 takes every thread for a core.
-		// Of this model the kernel knows that its TSC is constant, and times the delay loop once instead of once per CPU. Saying so by +invtsc would
-		// forbid to save the state.
-		cpu := []string{"qemu64", "vendor=GenuineIntel", "family=6", "model=23", "+x2apic", "+rdrand"}
-		if m.nodesCutSockets() {
-			cpu = append(cpu, "l3-cache=off") // the kernel warns of a cache that spans nodes
-		}
-		a.opt("-cpu", cpu...)
 	}
+	a.opt("-cpu", m.CPUModel())
 	s := m.Shape
 	a.opt("-smp", fmt.Sprintf("cpus=%d", s.CPUs()), fmt.Sprintf("maxcpus=%d", (s.Sockets+m.SpareSockets)*s.Cores*s.Threads),
 		fmt.Sprintf("sockets=%d", s.Sockets+m.SpareSockets), fmt.Sprintf("cores=%d", s.Cores), fmt.Sprintf("threads=%d", s.Threads))
+}
+
+// CPUModel is what QEMU's option -cpu takes.
+func (m Machine) CPUModel() string {
+	if m.Accel == KVM {
+		return "host"
+	}
+	// qemu64 is the x86-64 baseline, all that a kernel and Go binaries need, and the cheapest to emulate. x2APIC saves an exit per interrupt;
+	// RDRAND seeds the guest's random numbers at boot, so that the agent's first key exchange does not wait and no device is needed for it.
+	// Of an Intel CPU every kernel asks which threads and caches are shared; of an AMD one this old, 6.1 takes every thread for a core.
+	// Of this model the kernel knows that its TSC is constant, and times the delay loop once instead of once per CPU. Saying so by +invtsc would
+	// forbid to save the state.
+	model := "qemu64,vendor=GenuineIntel,family=6,model=23,+x2apic,+rdrand"
+	if m.nodesCutSockets() {
+		model += ",l3-cache=off" // the kernel warns of a cache that spans nodes
+	}
+	return model
 }
 
 func (m Machine) memory(a *args) {

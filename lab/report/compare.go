@@ -2,7 +2,6 @@ package report
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -190,14 +189,6 @@ func CompareStatus(c Comparison) int {
 		return ExitError
 	}
 	return ExitPass
-}
-
-// CompareJSON writes the comparison as one object, indented.
-func CompareJSON(w io.Writer, c Comparison) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	return e.Encode(c)
 }
 
 // CompareTable writes the comparison for people: the two kernels side by side, and what differs.

@@ -63,7 +63,7 @@ func TestCompare(t *testing.T) {
 				t.Fatal(err)
 			}
 			golden(t, tc.golden+".txt", table.Bytes())
-			if err := CompareJSON(&doc, c); err != nil {
+			if err := JSON(&doc, c); err != nil {
 				t.Fatal(err)
 			}
 			golden(t, tc.golden+".json", doc.Bytes())
@@ -99,7 +99,7 @@ func TestCompareWriteErrors(t *testing.T) {
 	if err := CompareTable(full{}, Compare(fix())); err == nil {
 		t.Error("CompareTable hides a failed write")
 	}
-	if err := CompareJSON(full{}, Compare(fix())); err == nil {
-		t.Error("CompareJSON hides a failed write")
+	if err := JSON(full{}, Compare(fix())); err == nil {
+		t.Error("JSON hides a failed write")
 	}
 }

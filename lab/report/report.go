@@ -36,10 +36,10 @@ func ExitStatus(r result.Report) int {
 	return status
 }
 
-// JSON writes the report as one object in the form of the contract, schema 1, indented.
-func JSON(w io.Writer, r result.Report) error {
+// JSON writes what a command found, such as a result.Report or a Comparison, as one indented object.
+func JSON[T any](w io.Writer, found T) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
-	return e.Encode(r)
+	return e.Encode(found)
 }
