@@ -24,17 +24,31 @@ type LostError struct {
 func (e *LostError) Error() string { return "fired vectors were not handled: " + e.Err.Error() }
 func (e *LostError) Unwrap() error { return e.Err }
 
+// AsLost makes a *LostError of what the guest says when vectors that were fired have not been handled in time; any other error stays what it is.
+func AsLost(err error) error {
+	var guest *agentapi.Error
+	if errors.As(err, &guest) && guest.Code == agentapi.CodeTimeout {
+		return &LostError{err}
+	}
+	return err
+}
+
+// IRQs are the guest's numbers for vectors, in their order.
+func IRQs(vectors []agentapi.Vector) []int {
+	irqs := make([]int, len(vectors))
+	for i, v := range vectors {
+		irqs[i] = v.IRQ
+	}
+	return irqs
+}
+
 // Settle fires every vector until its effective CPUs lie in its requested mask and it is on them that the kernel has handled the last interrupt, and returns the
 // last reading.
 //
 // With plain PCI-MSI the kernel moves a vector in the handler of its next interrupt, so nothing read before this means much, and the interrupt that moves it is still
 // counted on the old CPU. A vector that is still pending after several rounds is no error: the reading says so. A vector that is fired and not handled is a *LostError.
 func (f *Function) Settle(ctx context.Context, a *Agent, vectors []agentapi.Vector) (agentapi.Observation, error) {
-	irqs := make([]int, len(vectors))
-	for i, v := range vectors {
-		irqs[i] = v.IRQ
-	}
-	seen, err := a.Observe(ctx, irqs)
+	seen, err := a.Observe(ctx, IRQs(vectors))
 	if err != nil {
 		return seen, err
 	}
@@ -49,11 +63,7 @@ func (f *Function) Settle(ctx context.Context, a *Agent, vectors []agentapi.Vect
 		}
 		before := seen
 		seen, err = a.Await(ctx, above, settleRound)
-		var guest *agentapi.Error
-		if errors.As(err, &guest) && guest.Code == agentapi.CodeTimeout {
-			return seen, &LostError{err}
-		}
-		if err == nil {
+		if err = AsLost(err); err == nil {
 			f.Seen(vectors, seen)
 		}
 		if err != nil || settled(before, seen) {

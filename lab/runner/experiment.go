@@ -182,6 +182,12 @@ func (e *experiment) attach(ctx context.Context) error {
 // Boot starts the VM of a case, attaches its functions and takes its CPUs offline, and leaves the rest to the caller.
 func Boot(ctx context.Context, c *scenarios.Case, o Options) (*lab.VM, error) {
 	e := &experiment{opts: o, c: c}
+	err := e.open(ctx) // which sets the VM
+	return e.vm, err
+}
+
+// open starts the VM, attaches its functions and takes the case's CPUs offline; what fails leaves no VM.
+func (e *experiment) open(ctx context.Context) error {
 	err := e.boot(ctx)
 	if err == nil {
 		err = e.attach(ctx)
@@ -189,7 +195,7 @@ func Boot(ctx context.Context, c *scenarios.Case, o Options) (*lab.VM, error) {
 	if err != nil && e.vm != nil {
 		err = errors.Join(err, e.vm.Close())
 	}
-	return e.vm, err
+	return err
 }
 
 // config describes the case's VM, but for where its console goes.

@@ -37,20 +37,16 @@ func Open(ctx context.Context, c *scenarios.Case, o Options) (*Session, error) {
 	led := *c
 	led.Steps = []scenarios.Step{} // some, unlike none: they are recorded
 	e := &experiment{opts: o, c: &led, out: newResult(&led), began: time.Now(), trace: trace.New(0), inject: inject.New(), replugs: sessionReplugs}
-	err := e.boot(ctx)
-	if err == nil {
-		err = e.attach(ctx)
+	if err := e.open(ctx); err != nil {
+		return nil, err
 	}
 	session := &Session{e: e}
 	session.ctx, session.cancel = context.WithCancelCause(ctx)
 	session.s = &stepper{experiment: e, began: time.Now(), fail: session.cancel}
-	if err == nil {
-		err = session.s.start(ctx)
+	if err := session.s.start(ctx); err != nil {
+		return nil, errors.Join(err, session.Close())
 	}
-	if err != nil && e.vm != nil {
-		err = errors.Join(err, e.vm.Close())
-	}
-	return session, err
+	return session, nil
 }
 
 // VM is the session's.

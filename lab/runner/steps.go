@@ -660,7 +660,7 @@ func (s *stepper) take(ctx context.Context, label string) error {
 		if err != nil {
 			return err
 		}
-		seen, err := s.vm.Agent.Observe(ctx, irqsOf(vectors))
+		seen, err := s.vm.Agent.Observe(ctx, lab.IRQs(vectors))
 		if err != nil {
 			return err
 		}
@@ -682,14 +682,6 @@ func (s *stepper) take(ctx context.Context, label string) error {
 		s.out.Branch = cmp.Or(s.out.Branch, driverBranch(topo, s.c.DeviceNode, fresh.seen.IRQs)) // the way it went at first
 	}
 	return nil
-}
-
-func irqsOf(vectors []agentapi.Vector) []int {
-	irqs := make([]int, len(vectors))
-	for i, v := range vectors {
-		irqs[i] = v.IRQ
-	}
-	return irqs
 }
 
 // gather notes the facts that an expectation is about.

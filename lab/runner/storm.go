@@ -35,7 +35,7 @@ func (s *stepper) volley(ctx context.Context, vectors []agentapi.Vector) (*volle
 	v := &volley{s: s, vectors: vectors, above: map[int]uint64{}}
 	for range quietTries {
 		fired := s.firedBy(vectors)
-		seen, err := s.vm.Agent.Observe(ctx, irqsOf(vectors))
+		seen, err := s.vm.Agent.Observe(ctx, lab.IRQs(vectors))
 		if err != nil {
 			return nil, err
 		}
@@ -69,12 +69,8 @@ func (v *volley) round(ctx context.Context) error {
 		}
 	}
 	seen, err := v.s.vm.Agent.AwaitTotals(ctx, v.above, handleTime)
-	var guest *agentapi.Error
-	if errors.As(err, &guest) && guest.Code == agentapi.CodeTimeout {
-		return &lab.LostError{Err: err}
-	}
 	if err != nil {
-		return err
+		return lab.AsLost(err)
 	}
 	v.above = seen
 	v.rounds++
@@ -83,7 +79,7 @@ func (v *volley) round(ctx context.Context) error {
 
 // count compares, vector by vector, what the device has fired since the volley began with what the guest has handled.
 func (v *volley) count(ctx context.Context) ([]result.StormVector, error) {
-	after, err := v.s.vm.Agent.Observe(ctx, irqsOf(v.vectors))
+	after, err := v.s.vm.Agent.Observe(ctx, lab.IRQs(v.vectors))
 	if err != nil {
 		return nil, err
 	}
