@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"irqlab/devmodel/trace"
@@ -205,4 +206,10 @@ func (a *Agent) Links(ctx context.Context) ([]agentapi.Link, error) {
 // SetLink changes a network interface and returns its new state.
 func (a *Agent) SetLink(ctx context.Context, p agentapi.SetLinkParams) (agentapi.Link, error) {
 	return call[agentapi.Link](ctx, a, agentapi.MethodSetLink, p)
+}
+
+// ProbeFailed tells the driver core's line about a failed probe of a driver: "mana 0000:01:00.0: probe with driver mana failed with error -28", or up to 6.6
+// "mana: probe of 0000:01:00.0 failed with error -28".
+func ProbeFailed(driver, line string) bool {
+	return strings.HasPrefix(line, driver) && strings.Contains(line, "probe ") && strings.Contains(line, " failed with error ")
 }

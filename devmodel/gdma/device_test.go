@@ -298,12 +298,7 @@ func TestEventQueues(t *testing.T) {
 // TestEQLaps runs an event queue through its eight generations and beyond, with the consumer checking every owner.
 func TestEQLaps(t *testing.T) {
 	b := newBench(t, nil)
-	b.open(t)
-	b.register(t)
-	q, err := b.drv.NewEQ(b.ctx, 4096, 1, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := b.openEQ(t)
 	const n = 256 * 20
 	for i := range n {
 		if err := b.dev.Event(q.ID, gdma.EventHWC, [3]uint32{uint32(i)}); err != nil {
@@ -327,6 +322,18 @@ func TestEQLaps(t *testing.T) {
 	}
 }
 
+// openEQ sets the device up, registers, and makes an event queue of 256 entries on vector 1.
+func (b *bench) openEQ(t testing.TB) *gdmatest.Ring {
+	t.Helper()
+	b.open(t)
+	b.register(t)
+	q, err := b.drv.NewEQ(b.ctx, 4096, 1, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
 // sync makes a round trip, so that everything rung before has been taken up.
 func (b *bench) sync(t testing.TB) {
 	t.Helper()
@@ -337,12 +344,7 @@ func (b *bench) sync(t testing.TB) {
 
 func TestFullEventQueueDropsNews(t *testing.T) {
 	b := newBench(t, nil)
-	b.open(t)
-	b.register(t)
-	q, err := b.drv.NewEQ(b.ctx, 4096, 1, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := b.openEQ(t)
 	for i := range 256 {
 		if err := b.dev.Event(q.ID, gdma.EventHWC, [3]uint32{uint32(i)}); err != nil {
 			t.Fatalf("event %d: %v", i, err)

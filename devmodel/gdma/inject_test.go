@@ -58,12 +58,7 @@ func TestHeldOnTheWay(t *testing.T) {
 			t.Parallel()
 			rec := trace.New(0)
 			b := newBench(t, rec)
-			b.open(t)
-			b.register(t)
-			q, err := b.drv.NewEQ(b.ctx, 4096, 1, false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			q := b.openEQ(t)
 			b.add(t, inject.Rule{Name: "h", Step: step, Action: inject.Hold})
 			done := b.called(resources())
 			b.held(t, "h")
@@ -119,12 +114,7 @@ func TestHeldSMC(t *testing.T) {
 // TestEventsStayInOrder: behind a held event those of its queue wait, however many, and none is lost that there was room for.
 func TestEventsStayInOrder(t *testing.T) {
 	b := newBench(t, nil)
-	b.open(t)
-	b.register(t)
-	q, err := b.drv.NewEQ(b.ctx, 4096, 1, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := b.openEQ(t)
 	b.add(t, inject.Rule{Name: "h", Step: "event:hwc", Nth: 3, Action: inject.Hold})
 	b.add(t, inject.Rule{Name: "h2", Step: "event:hwc", Nth: 5, Action: inject.Hold})
 	for i := range 256 {
@@ -160,12 +150,7 @@ func TestEventsStayInOrder(t *testing.T) {
 // TestHeldEventOfAQueueThatGoes: the event is lost and nothing else is.
 func TestHeldEventOfAQueueThatGoes(t *testing.T) {
 	b := newBench(t, nil, inject.Rule{Name: "h", Step: "event:hwc", Action: inject.Hold})
-	b.open(t)
-	b.register(t)
-	q, err := b.drv.NewEQ(b.ctx, 4096, 1, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := b.openEQ(t)
 	for range 3 {
 		if err := b.dev.Event(q.ID, gdma.EventHWC, [3]uint32{}); err != nil {
 			t.Fatal(err)

@@ -246,15 +246,14 @@ func (l *life) driversLinks(ctx context.Context) ([]agentapi.Link, error) {
 	return slices.DeleteFunc(links, func(k agentapi.Link) bool { return k.Driver != module }), err
 }
 
-// probeFailed is the driver core's line about a probe that failed: "mana 0000:01:00.0: probe with driver mana failed with error -28", up to 6.6
-// "mana: probe of 0000:01:00.0 failed with error -28".
+// probeFailed is the driver core's line about a probe that failed, "" where there is none.
 func (l *life) probeFailed(ctx context.Context) (string, error) {
 	log, err := l.a.Log(ctx, l.read)
 	if err != nil {
 		return "", err
 	}
 	for _, r := range log.Records {
-		if strings.HasPrefix(r.Text, module) && strings.Contains(r.Text, "probe ") && strings.Contains(r.Text, " failed with error ") {
+		if lab.ProbeFailed(module, r.Text) {
 			return r.Text, nil
 		}
 	}

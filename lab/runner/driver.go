@@ -421,7 +421,7 @@ func (s *stepper) awaitLink(ctx context.Context) (agentapi.Link, error) {
 		}
 		for _, r := range log.Records {
 			read = r.Seq
-			if probeFailed(r.Text) {
+			if lab.ProbeFailed(manaModule, r.Text) {
 				// 7.0 and later try again in 10 s; that the first try failed is the finding.
 				return agentapi.Link{}, s.driverError(ctx, "the driver's probe failed", nil)
 			}
@@ -435,12 +435,6 @@ func (s *stepper) awaitLink(ctx context.Context) (agentapi.Link, error) {
 		case <-time.After(poll):
 		}
 	}
-}
-
-// probeFailed tells the driver core's line about a failed probe of the driver: "mana 0000:01:00.0: probe with driver mana failed with error -28", or up to 6.6
-// "mana: probe of 0000:01:00.0 failed with error -28".
-func probeFailed(line string) bool {
-	return strings.HasPrefix(line, manaModule) && strings.Contains(line, "probe ") && strings.Contains(line, " failed with error ")
 }
 
 // refused makes a failure of the driver's of what the guest's kernel refused; any other error stays what it is.
