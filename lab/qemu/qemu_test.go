@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
@@ -135,6 +136,9 @@ func eventually(t *testing.T, what string, cond func() bool) {
 func TestMain(m *testing.M) {
 	if root := os.Getenv("IRQLAB_TEST_LAB"); root != "" {
 		labProcess(root)
+	}
+	if root := os.Getenv("IRQLAB_TEST_RUNDIR"); root != "" {
+		runDirProcess(root)
 	}
 	os.Exit(m.Run())
 }
@@ -510,6 +514,110 @@ func labProcess(root string) {
 	}
 	fmt.Println(p.PID(), run.reaper.Process.Pid, p.Dir())
 	select {}
+}
+
+// runDirProcess makes run directories until it is killed; with IRQLAB_TEST_KEEP, one that is to be kept.
+func runDirProcess(root string) {
+	for {
+		run, err := newRunDir(root, "")
+		if err == nil && os.Getenv("IRQLAB_TEST_KEEP") != "" {
+			err = run.Keep()
+			fmt.Println("kept")
+			_, _ = io.Copy(io.Discard, os.Stdin)
+		}
+		if err != nil {
+			fmt.Println("error:", err)
+			os.Exit(3)
+		}
+	}
+}
+
+// The lab's whole process group is killed the moment its run directory appears: the reaper is there before, and out of the group.
+func TestGroupKilled(t *testing.T) {
+	t.Parallel()
+	root := testRoot(t)
+	for range 10 {
+		lab := exec.Command(os.Args[0], "-test.run=^$")
+		lab.Env = append(os.Environ(), "IRQLAB_TEST_RUNDIR="+root)
+		lab.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err := lab.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- lab.Wait() }()
+		for len(runDirs(t, root)) == 0 && len(ended) == 0 {
+			runtime.Gosched()
+		}
+		if err := syscall.Kill(-lab.Process.Pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		<-ended
+		eventually(t, "the run directories' end", func() bool { return len(runDirs(t, root)) == 0 })
+	}
+}
+
+// What is to be kept outlives a lab that is killed, too.
+func TestKeptDirectoryOfAKilledLab(t *testing.T) {
+	t.Parallel()
+	root := testRoot(t)
+	lab := exec.Command(os.Args[0], "-test.run=^$")
+	lab.Env = append(os.Environ(), "IRQLAB_TEST_RUNDIR="+root, "IRQLAB_TEST_KEEP=1")
+	if _, err := lab.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := lab.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lab.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var word string
+	if _, err := fmt.Fscan(out, &word); err != nil || word != "kept" {
+		t.Fatalf("the lab says %q, %v", word, err)
+	}
+	reaper := children(t, lab.Process.Pid)
+	if len(reaper) != 1 {
+		t.Fatalf("the lab has children %v", reaper)
+	}
+	if err := lab.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = lab.Wait()
+	eventually(t, "the reaper's end", func() bool { return gone(reaper[0]) })
+	if dirs := runDirs(t, root); len(dirs) != 1 {
+		t.Errorf("run directories %q", dirs)
+	}
+}
+
+// runDirs lists the run directories below a root.
+func runDirs(t *testing.T, root string) []string {
+	t.Helper()
+	dirs, err := filepath.Glob(filepath.Join(root, "vm-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dirs
+}
+
+// children lists the processes that a process has started.
+func children(t *testing.T, pid int) (list []int) {
+	t.Helper()
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		b, _ := os.ReadFile(f) // its thread may have ended
+		for _, word := range strings.Fields(string(b)) {
+			n, err := strconv.Atoi(word)
+			if err != nil {
+				t.Fatal(err)
+			}
+			list = append(list, n)
+		}
+	}
+	return list
 }
 
 // The lab is killed as hard as can be: QEMU, the reaper and the run directory go with it.

@@ -90,20 +90,21 @@ func newRunDir(root, name string) (_ *RunDir, err error) {
 	if n := len(filepath.Join(d.Path, "functions-xx.sock")); n > maxSocketPath {
 		return nil, fmt.Errorf("run directory %s: socket paths in it would be %d bytes, above the %d that Linux allows: set XDG_RUNTIME_DIR or TMPDIR to a shorter path", d.Path, n, maxSocketPath)
 	}
-	if err := os.Mkdir(d.Path, 0o700); err != nil {
-		return nil, fmt.Errorf("run directory: %w", err)
-	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.Close())
 		}
 	}()
+	// The reaper comes before what it removes, so that there is no moment at which the lab could die and leave the directory.
+	if err := d.startReaper(); err != nil {
+		return nil, fmt.Errorf("run directory %s: the process that removes it should the lab die: %w", d.Path, err)
+	}
+	if err := os.Mkdir(d.Path, 0o700); err != nil {
+		return nil, fmt.Errorf("run directory: %w", err)
+	}
 	d.owner = flock.New(filepath.Join(d.Path, ownerFile), flock.SetPermissions(0o600))
 	if err := d.owner.Lock(); err != nil {
 		return nil, fmt.Errorf("run directory %s: %w", d.Path, err)
-	}
-	if err := d.startReaper(); err != nil {
-		return nil, fmt.Errorf("run directory %s: the process that removes it should the lab die: %w", d.Path, err)
 	}
 	return d, nil
 }
@@ -164,9 +165,9 @@ func inUse(dir string) bool {
 }
 
 // startReaper starts a shell that waits for the end of its input. One word means that the lab has done its own cleaning; none, that the lab is gone.
-// The second removal catches what a dying QEMU may have made after the first.
+// The second removal catches what a dying QEMU may have made after the first. When startReaper returns, the reaper has left the lab's process group and no longer dies with it.
 func (d *RunDir) startReaper() error {
-	const script = `read -r word || { rm -rf -- "$0"; sleep 1; rm -rf -- "$0"; }`
+	const script = `read -r word || [ -e "$0/` + keepFile + `" ] || { rm -rf -- "$0"; sleep 1; rm -rf -- "$0"; }`
 	c := exec.Command("/bin/sh", "-c", script, d.Path)
 	c.Dir = "/"
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a Ctrl-C is for the lab
