@@ -144,8 +144,12 @@ func (b boot) snapshotOnce(ctx context.Context, dir string) error {
 		if err := checkClock(ctx, agent, first); err != nil {
 			return fmt.Errorf("snapshot: %w", err)
 		}
-		if _, err := p.Quiesce(ctx, restTime); err != nil {
+		idle, err := p.Quiesce(ctx, restTime)
+		if err != nil {
 			return err
+		}
+		if !idle {
+			report(b.cfg.Progress, fmt.Sprintf("the guest was not at rest within %s; it is saved as it is", restTime))
 		}
 		err = p.Save(ctx, dir)
 		var refused *qemu.UnsavableError

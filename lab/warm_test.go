@@ -145,6 +145,18 @@ func own(t *testing.T) (Config, boot, string) {
 }
 
 // A snapshot that was damaged where no check of sizes sees it does not come to life. It is made anew, once, and the result says so.
+// A guest that nobody asks for anything is at rest: before the first person has come, and after the last has gone.
+func TestIdleGuestRests(t *testing.T) {
+	t.Parallel()
+	vm := startWarm(t, Config{Start: StartWarm})
+	for _, when := range []string{"before anyone has logged in", "after someone has"} {
+		if idle, err := vm.process.Quiesce(testContext(t), patience/4); err != nil || !idle {
+			t.Errorf("%s the guest does not come to rest: %v", when, err)
+		}
+		_ = output(t, vm, "true")
+	}
+}
+
 func TestBadSnapshotIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	cfg, b, key := own(t)

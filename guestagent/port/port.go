@@ -52,8 +52,19 @@ func Open(path string) (*Conn, error) {
 // Wait returns once the host has sent something; when ctx ends before, the connection is closed. Nothing is sent meanwhile, for two
 // reasons: bytes written while no host listens are lost, and a VM restored from a snapshot meets a host that never saw what was said before it.
 func (c *Conn) Wait(ctx context.Context) error {
+	if err := c.wait(ctx); err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return fmt.Errorf("%s: waiting for the host: %w", c.file.Name(), err)
+	}
+	return nil
+}
+
+func (c *Conn) wait(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { c.file.Close() })
 	defer stop()
+	var changes *edges
 	buf := make([]byte, 512)
 	for {
 		n, err := c.file.Read(buf)
@@ -61,63 +72,82 @@ func (c *Conn) Wait(ctx context.Context) error {
 			c.first = buf[:n]
 			return nil
 		}
-		if errors.Is(err, io.EOF) { // no host there
-			err = waitHost(ctx, c.file)
+		if !errors.Is(err, io.EOF) {
+			return err
 		}
-		if err != nil {
-			if ctx.Err() != nil {
-				err = ctx.Err()
+		if changes == nil { // no host there
+			if changes, err = watch(c.file); err != nil {
+				return err
 			}
-			return fmt.Errorf("%s: waiting for the host: %w", c.file.Name(), err)
+			defer changes.Close()
+		}
+		if err := changes.next(ctx); err != nil {
+			return err
 		}
 	}
 }
 
-// waitHost returns once a host is connected or has sent something. While none is, poll reports a hang-up without pause; only
-// an edge-triggered wait sleeps until the state changes.
-func waitHost(ctx context.Context, f *os.File) error {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return err
-	}
+// edges tells of changes of a port's state. A port without a host is always ready to be read, for its end, and poll says so without pause; what is
+// reported edge-triggered is reported once.
+type edges struct{ set *os.File }
+
+// watch begins to watch a port. Its state at the moment is the first change.
+func watch(f *os.File) (*edges, error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer unix.Close(ep)
-	var failed error
-	if err := raw.Control(func(fd uintptr) {
-		failed = unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, int(fd), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLET, Fd: int32(fd)})
-	}); err != nil {
-		return err
+	// The runtime's poller watches the set in turn: a thread that slept in it would keep the runtime's one processor from the other port.
+	if err := unix.SetNonblock(ep, true); err != nil {
+		unix.Close(ep)
+		return nil, err
 	}
-	if failed != nil {
-		return failed
+	e := &edges{os.NewFile(uintptr(ep), "epoll")}
+	port, err := f.SyscallConn()
+	if err == nil {
+		var failed error
+		err = port.Control(func(fd uintptr) {
+			failed = unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, int(fd), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLET})
+		})
+		err = errors.Join(err, failed)
 	}
-	events := make([]unix.EpollEvent, 1)
-	for {
-		// The pause bounds how late a cancelled ctx is seen, and covers an edge lost to a snapshot.
-		if _, err := unix.EpollWait(ep, events, 1000); err != nil && !errors.Is(err, unix.EINTR) {
-			return err
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		var state []unix.PollFd
-		if err := raw.Control(func(fd uintptr) {
-			state = []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-			_, failed = unix.Poll(state, 0)
-		}); err != nil {
-			return err
-		}
-		if failed != nil && !errors.Is(failed, unix.EINTR) {
-			return failed
-		}
-		if state[0].Revents&unix.POLLHUP == 0 || state[0].Revents&unix.POLLIN != 0 {
-			return nil
-		}
+	if err != nil {
+		e.Close()
+		return nil, err
 	}
+	return e, nil
 }
+
+// edgePause bounds how late a change is seen that a snapshot has swallowed.
+const edgePause = time.Second
+
+// next returns at the next change, at the end of ctx, or after a pause.
+func (e *edges) next(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { e.set.Close() })
+	defer stop()
+	if err := e.set.SetReadDeadline(time.Now().Add(edgePause)); err != nil {
+		return err
+	}
+	set, err := e.set.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = set.Read(func(fd uintptr) (done bool) {
+		n, err := unix.EpollWait(int(fd), make([]unix.EpollEvent, 1), 0)
+		failed = err
+		return n != 0 // an error's is -1
+	})
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(failed, unix.EINTR):
+		return nil
+	}
+	return errors.Join(err, failed)
+}
+
+func (e *edges) Close() error { return e.set.Close() }
 
 func (c *Conn) Read(p []byte) (int, error) {
 	if len(c.first) > 0 {

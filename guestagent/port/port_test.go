@@ -123,6 +123,36 @@ func TestHostLeaves(t *testing.T) {
 	}
 }
 
+// A port whose host has gone is ready to be read without pause; waiting for the next host must not be busy.
+func TestAbsentHostIsNoChange(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guest := os.NewFile(uintptr(fds[0]), "port")
+	defer guest.Close()
+	defer unix.Close(fds[1])
+	if err := unix.Shutdown(fds[1], unix.SHUT_WR); err != nil {
+		t.Fatal(err)
+	}
+	e, err := watch(guest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if err := e.next(t.Context()); err != nil { // what it is
+		t.Fatal(err)
+	}
+	if n, err := guest.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+		t.Fatalf("read %d, %v", n, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), edgePause/4)
+	defer cancel()
+	if err := e.next(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("no change, and next returns %v", err)
+	}
+}
+
 func TestWaitCancelled(t *testing.T) {
 	_, guest := pair(t)
 	ctx, cancel := context.WithCancel(t.Context())
