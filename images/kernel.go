@@ -96,6 +96,27 @@ func (c *Cache) Kernel(ctx context.Context, spec string, p Progress) (Kernel, er
 	return c.pathKernel(ctx, spec, s.Path, p)
 }
 
+// BadKernelError tells that a kernel SPEC is a mistake of the user's, not a failure of the lab: no such kernel, no such file, or no kernel at all.
+type BadKernelError struct{ Err error }
+
+func (e *BadKernelError) Error() string { return e.Err.Error() }
+func (e *BadKernelError) Unwrap() error { return e.Err }
+
+// AsBadKernel returns err, which Kernel or Initramfs has for a SPEC, as a *BadKernelError if the SPEC itself is wrong, else as it is.
+func AsBadKernel(spec string, err error) error {
+	var form *SpecError
+	var unknown *UnknownKernelError
+	var incomplete *IncompleteKernelError
+	var no *NotAKernelError
+	var noGo *NoGoError
+	switch {
+	case errors.As(err, &incomplete) && !strings.HasPrefix(spec, "debian:"), // the packages given, not those of a mirror
+		errors.As(err, &form), errors.As(err, &unknown), errors.As(err, &no), errors.Is(err, fs.ErrNotExist) && !errors.As(err, &noGo):
+		return &BadKernelError{err}
+	}
+	return err
+}
+
 func (c *Cache) debianKernel(ctx context.Context, spec, want string, p Progress) (Kernel, error) {
 	fail := func(err error) (Kernel, error) { return Kernel{}, kernelError(spec, err) }
 	x := c.readIndex()

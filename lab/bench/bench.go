@@ -172,7 +172,7 @@ type bench struct {
 	tag    string // tells this run's own snapshot from any other
 }
 
-// Run measures. An interrupted run returns what it has, with ctx's error.
+// Run measures. An interrupted run returns what it has, with ctx's error. A kernel SPEC that is wrong is an *images.BadKernelError.
 func Run(ctx context.Context, o Options) (Report, error) {
 	r := Report{Schema: Schema, Shape: machine.DefaultShape.String(), Host: Host{CPUs: runtime.NumCPU(), LoadBefore: load()}}
 	if o.Kernel == "" {
@@ -242,7 +242,7 @@ func prepare(ctx context.Context, o Options) (*bench, error) {
 		return nil, fmt.Errorf("QEMU: %w", err)
 	}
 	if b.kernel, err = o.Cache.Kernel(ctx, o.Kernel, o.Progress); err != nil {
-		return nil, fmt.Errorf("kernel %s: %w", o.Kernel, err)
+		return nil, images.AsBadKernel(o.Kernel, err) // names the kernel
 	}
 	b.dir, err = os.MkdirTemp("", "irqlab-bench-")
 	return b, err

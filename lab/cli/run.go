@@ -18,6 +18,7 @@ import (
 
 	"irqlab/guestagent/cpulist"
 	"irqlab/guestagent/strategy"
+	"irqlab/images"
 	"irqlab/lab"
 	"irqlab/lab/report"
 	"irqlab/lab/runner"
@@ -183,7 +184,7 @@ func (f *runFlags) run(ctx context.Context, cases []scenarios.Case, s Streams) (
 	}
 	rep, err = runner.Run(ctx, cases, opts)
 	p.close()
-	var bad *runner.BadKernelError
+	var bad *images.BadKernelError
 	switch {
 	case errors.As(err, &bad):
 		return rep, usageError(err)

@@ -7,11 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -63,12 +61,6 @@ func DefaultJobs(s shape.Shape) int {
 func DefaultTimeout(cpus int) time.Duration {
 	return 2*time.Minute + time.Duration(cpus)*5*time.Second
 }
-
-// BadKernelError tells that a kernel SPEC is a mistake of the user's, not a failure of the lab: no such kernel, no such file, or no kernel at all.
-type BadKernelError struct{ Err error }
-
-func (e *BadKernelError) Error() string { return e.Err.Error() }
-func (e *BadKernelError) Unwrap() error { return e.Err }
 
 // Run runs the cases and returns their results in the same order. The error is one that kept all of them from running, or the context's: then the cases that
 // had not ended are missing from the report, which counts them.
@@ -270,18 +262,13 @@ func prepare(ctx context.Context, cases []scenarios.Case, o Options) (unusable m
 		if err == nil {
 			_, err = o.Cache.Initramfs(ctx, k, o.Progress)
 		}
-		var spec *images.SpecError
-		var unknown *images.UnknownKernelError
-		var incomplete *images.IncompleteKernelError
-		var no *images.NotAKernelError
-		var noGo *images.NoGoError
+		err = images.AsBadKernel(c.Kernel, err)
+		var bad *images.BadKernelError
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case errors.As(err, &incomplete) && !strings.HasPrefix(c.Kernel, "debian:"): // the packages given, not those of a mirror
-			return nil, &BadKernelError{err}
-		case errors.As(err, &spec), errors.As(err, &unknown), errors.As(err, &no), errors.Is(err, os.ErrNotExist) && !errors.As(err, &noGo):
-			return nil, &BadKernelError{err}
+		case errors.As(err, &bad):
+			return nil, err
 		case err != nil:
 			unusable[c.Kernel] = err
 		}
