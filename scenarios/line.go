@@ -12,7 +12,7 @@ import (
 
 // ParseStep reads a step as a person types it: a verb and its argument as in a scenario, "offline 2-3" or "wait-for {held: window}", or with the argument's keys as plain
 // words, "hold request:QUERY_DEV_CONFIG nth=2", where the word without a key is where a rule applies. A hold need not be named: this one would be query-dev-config.
-// Only the words are checked, not whether the step makes sense where an experiment stands.
+// Only the words are checked, not whether the step makes sense where an experiment stands. An error does not repeat the verb: who asks has it, and puts it before.
 func ParseStep(line string) (Step, error) {
 	word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 	word, rest = strings.TrimSuffix(word, ":"), strings.TrimSpace(rest)
@@ -33,14 +33,18 @@ func ParseStep(line string) (Step, error) {
 		d.value(root, "", reflect.ValueOf(&steps).Elem())
 	}
 	if len(d.errs) > 0 {
-		return Step{}, fmt.Errorf("%s: %s (%s)", word, d.errs[0].Problem, verbs[i].Form)
+		problem := strings.TrimPrefix(d.errs[0].Problem, word+" ")
+		if form := verbs[i].Form; !strings.Contains(problem, form) {
+			problem += " (" + form + ")"
+		}
+		return Step{}, errors.New(problem)
 	}
 	if len(steps) != 1 {
 		return Step{}, errors.New("one step at a time")
 	}
 	if r := steps[0].Rule; r != nil {
 		if err := r.Validate(); err != nil {
-			return Step{}, fmt.Errorf("%w%s", err, stepHint(err, r.Step))
+			return Step{}, fmt.Errorf("%w%s", errors.Unwrap(err), stepHint(err, r.Step)) // the rule's name may be of our making
 		}
 	}
 	return steps[0], nil

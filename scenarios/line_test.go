@@ -47,6 +47,22 @@ func TestParseStep(t *testing.T) {
 	}
 }
 
+// A caller says which verb the error is about, so the error does not, and how the verb is written is said once.
+func TestParseStepSaysItOnce(t *testing.T) {
+	const form = "hold: {at: STEP, nth: N, as: NAME}"
+	for line, want := range map[string]string{
+		"hold":                   "needs an argument: " + form,
+		"hold vector:1 nth=0":    `"0" is no count; allowed: 1 to 1000000 (` + form + ")",
+		"hold requst:FENCE_RQ":   `step "requst:FENCE_RQ": no such step: see ` + "`irqlab list steps`; did you mean \"request:FENCE_RQ\"?",
+		"hold register-read@0x8": "hold is not possible at register-read@0x8: ",
+		"settle now":             "takes no argument; write it as a plain word (settle)",
+	} {
+		if _, err := ParseStep(line); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%q: %v; want %s", line, err, want)
+		}
+	}
+}
+
 func FuzzParseStep(f *testing.F) {
 	for _, s := range []string{"offline 2-3", "hold request:any as=x", "together [[up], [down]]", "expect {queues: [0]}", "alter {at: register-read, offset: 8, size: 8, value: 1}", "wait-for {step: vector:1"} {
 		f.Add(s)

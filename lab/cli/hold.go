@@ -156,6 +156,14 @@ func plainStep(err error) string {
 	return text
 }
 
+// about says what an error is about, unless it says so itself.
+func about(word, text string) string {
+	if strings.HasPrefix(text, word+" ") || strings.HasPrefix(text, word+": ") {
+		return text
+	}
+	return word + ": " + text
+}
+
 // stands lists the holds the device stands at.
 func (h *holdSession) stands() []string {
 	var names []string
@@ -191,7 +199,7 @@ func (h *holdSession) loop(ctx context.Context) error {
 			h.lines.print(holdHelp)
 		default:
 			if err := h.command(ctx, word, strings.TrimSpace(rest), line); err != nil {
-				h.lines.print(word + ": " + plainStep(err) + "\n")
+				h.lines.print(about(word, plainStep(err)) + "\n")
 			}
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"irqlab/scenarios"
 )
 
 // A person holds the driver's probe, finds that the kernel lets no CPU go there, and lets the device go on.
@@ -45,6 +47,24 @@ func TestShellHold(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "probe: done") {
 		t.Errorf("the end of the probe was not told:\n%s", &out)
+	}
+}
+
+// The prompt says what its message is about, and once.
+func TestAbout(t *testing.T) {
+	for line, want := range map[string]string{
+		"hold register-read@0x8": "hold is not possible at register-read@0x8: ",
+		"hold":                   "hold: needs an argument: hold: {",
+		"offline x":              `offline: CPU list "x": `,
+	} {
+		word, _, _ := strings.Cut(line, " ")
+		_, err := scenarios.ParseStep(line)
+		if err == nil {
+			t.Fatalf("%q is a step", line)
+		}
+		if got := about(word, err.Error()); !strings.HasPrefix(got, want) {
+			t.Errorf("%q: %q, want %q", line, got, want)
+		}
 	}
 }
 

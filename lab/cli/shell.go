@@ -39,6 +39,8 @@ is probed or, with --during, brings its link up or is reset. A prompt lets you t
 				return usageError(errors.New("--during: says what leads to a hold; give --hold STEP, too"))
 			case !slices.Contains(durings, during):
 				return usageError(fmt.Errorf("--during: %w", nearest.Unknown("word", during, durings)))
+			case held && hold == "":
+				return usageError(errors.New("--hold: it is empty; give a STEP (irqlab list steps)"))
 			case held:
 				if _, err := scenarios.ParseStep(scenarios.VerbHold + " " + hold); err != nil {
 					return usageError(fmt.Errorf("--hold: %w", err))
