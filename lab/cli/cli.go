@@ -85,19 +85,27 @@ func Run(ctx context.Context, args []string, s Streams) int {
 	var exit *exitError
 	switch {
 	case err == nil:
-		return ExitPass
 	case ctx.Err() != nil:
 		fmt.Fprintln(s.Err, "irqlab: interrupted")
 		return ExitInterrupted
-	case errors.As(err, &exit):
-		if exit.err != nil {
-			fmt.Fprintln(s.Err, "irqlab:", exit.err)
-		}
-		return exit.status
-	default:
+	case !errors.As(err, &exit):
 		fmt.Fprintln(s.Err, "irqlab:", err)
-		return ExitFail
+	case exit.err != nil:
+		fmt.Fprintln(s.Err, "irqlab:", exit.err)
 	}
+	return exitStatus(err)
+}
+
+// exitStatus is the status that a command's error ends it with.
+func exitStatus(err error) int {
+	var exit *exitError
+	switch {
+	case err == nil:
+		return ExitPass
+	case errors.As(err, &exit):
+		return exit.status
+	}
+	return ExitFail
 }
 
 func newRoot(s Streams) *cobra.Command {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync/atomic"
 
@@ -76,7 +77,7 @@ is probed or, with --during, brings its link up or is reset. A prompt lets you t
 			if context.Cause(cmd.Context()) != nil {
 				err = context.Cause(cmd.Context())
 			}
-			return errors.Join(err, vm.Close())
+			return closing(vm, err)
 		},
 	}
 	sf.register(cmd.Flags())
@@ -110,5 +111,13 @@ func holdAt(ctx context.Context, c *scenarios.Case, o runner.Options, s Streams,
 		h.lines.print(fmt.Sprintf("kernel %s: %s has come to %s, and the device stands still. help tells what you can do.\n", se.VM().Kernel.Release, during, hold))
 		err = h.loop(ctx)
 	}
-	return errors.Join(err, se.Close())
+	return closing(se, err)
+}
+
+// closing ends what a shell ran in. A VM that cannot be ended is the lab's error, whatever the shell's status was.
+func closing(vm io.Closer, err error) error {
+	if cerr := vm.Close(); cerr != nil {
+		return &exitError{ExitError, errors.Join(err, fmt.Errorf("end of the VM: %w", cerr))}
+	}
+	return err
 }
