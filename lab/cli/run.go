@@ -291,7 +291,11 @@ Exit status: 0 every case passed or expected nothing; 1 a case failed: the kerne
 			}
 			rerr := render(s.Out, rf.shown(rep))
 			if rf.timeline && rerr == nil {
-				rerr = timelines(s.Out, rf.out, rep)
+				show := cmd.Context()
+				if show.Err() != nil { // the run was interrupted: what has ended is shown nevertheless
+					show = context.WithoutCancel(show)
+				}
+				rerr = timelines(show, s.Out, rf.out, rep)
 			}
 			if rerr != nil {
 				return &exitError{ExitError, errors.Join(fmt.Errorf("standard output: %w", rerr), err)}
@@ -322,7 +326,7 @@ func (f *runFlags) shown(rep result.Report) result.Report {
 }
 
 // timelines shows the cases on one clock each, without what only the device's developers look at.
-func timelines(w io.Writer, out string, rep result.Report) error {
+func timelines(ctx context.Context, w io.Writer, out string, rep result.Report) error {
 	filter := timeline.Filter{Sources: []string{timeline.SourceStep, timeline.SourceInject, timeline.SourceCPU, timeline.SourceLog, timeline.SourceObservation}}
 	for _, c := range rep.Cases {
 		if c.Artifacts.Timeline == "" {
@@ -339,7 +343,7 @@ func timelines(w io.Writer, out string, rep result.Report) error {
 		if _, err := fmt.Fprintf(w, "\n%s/%s on one clock:\n", c.Scenario, c.Name); err != nil {
 			return err
 		}
-		if err := tl.Text(w, filter, false); err != nil {
+		if err := tl.Text(ctx, w, filter, false); err != nil {
 			return err
 		}
 	}

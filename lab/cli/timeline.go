@@ -77,7 +77,7 @@ unless --each is given. --html writes a page with a lane for each CPU and each v
 				defer file.Close()
 				in = file
 			}
-			tl, cut, err := timeline.Read(args[0], in)
+			tl, cut, err := timeline.Read(args[0], &untilDone{cmd.Context(), in})
 			if err != nil {
 				return usageError(err)
 			}
@@ -85,12 +85,12 @@ unless --each is given. --html writes a page with a lane for each CPU and each v
 				fmt.Fprintf(s.Err, "irqlab: %s: the last line is cut short and left out\n", args[0])
 			}
 			if f.html == "" {
-				if err := tl.Text(s.Out, filter, f.each); err != nil {
+				if err := tl.Text(cmd.Context(), s.Out, filter, f.each); err != nil {
 					return &exitError{ExitError, fmt.Errorf("standard output: %w", err)}
 				}
 				return nil
 			}
-			if err := writePage(f.html, func(w io.Writer) error { return tl.HTML(w, filter, f.each) }); err != nil {
+			if err := writePage(f.html, func(w io.Writer) error { return tl.HTML(cmd.Context(), w, filter, f.each) }); err != nil {
 				return &exitError{ExitError, fmt.Errorf("--html %s: %w", f.html, err)}
 			}
 			return nil

@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -34,7 +35,7 @@ numbers. --format json gives the lines of the kinds asked for as they are in the
   irqlab trace trace.jsonl --kind hwc-request --kind hwc-response
   irqlab trace trace.jsonl --kind vector-fire --format json | jq .vector`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkFormat(format); err != nil {
 				return usageError(err)
 			}
@@ -47,7 +48,7 @@ numbers. --format json gives the lines of the kinds asked for as they are in the
 				defer f.Close()
 				in = f
 			}
-			events, cut, err := readTrace(args[0], in)
+			events, cut, err := readTrace(args[0], &untilDone{cmd.Context(), in})
 			if err != nil {
 				return usageError(err)
 			}
@@ -64,7 +65,7 @@ numbers. --format json gives the lines of the kinds asked for as they are in the
 			if format == "json" {
 				print = traceLines
 			}
-			if err := print(s.Out, events); err != nil {
+			if err := print(cmd.Context(), s.Out, events); err != nil {
 				return &exitError{ExitError, fmt.Errorf("standard output: %w", err)}
 			}
 			return nil
@@ -112,7 +113,7 @@ func ofKinds(events []traceEvent, kinds []string) ([]traceEvent, error) {
 	return slices.DeleteFunc(events, func(e traceEvent) bool { return !slices.Contains(kinds, e.Kind) }), nil
 }
 
-func traceTable(w io.Writer, events []traceEvent) error {
+func traceTable(ctx context.Context, w io.Writer, events []traceEvent) error {
 	at, kind := len("seconds"), len("kind")
 	for _, e := range events {
 		at = max(at, len(seconds(e.T)))
@@ -121,6 +122,9 @@ func traceTable(w io.Writer, events []traceEvent) error {
 	out := bufio.NewWriter(w)
 	fmt.Fprintf(out, "%*s  %12s  %-*s  %s\n", at, "seconds", "+", kind, "kind", "event")
 	for i, e := range events {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		since := ""
 		if i > 0 {
 			since = seconds(e.T - events[i-1].T)
@@ -145,9 +149,12 @@ func printable(s string) string {
 }
 
 // traceLines writes the events as they are in the file.
-func traceLines(w io.Writer, events []traceEvent) error {
+func traceLines(ctx context.Context, w io.Writer, events []traceEvent) error {
 	out := bufio.NewWriter(w)
 	for _, e := range events {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		out.Write(e.line) // an error stays with the writer until Flush
 		out.WriteByte('\n')
 	}

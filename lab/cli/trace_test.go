@@ -115,10 +115,10 @@ func FuzzTrace(f *testing.F) {
 			return
 		}
 		var lines, table bytes.Buffer
-		if err := traceLines(&lines, events); err != nil {
+		if err := traceLines(t.Context(), &lines, events); err != nil {
 			t.Fatal(err)
 		}
-		if err := traceTable(&table, events); err != nil {
+		if err := traceTable(t.Context(), &table, events); err != nil {
 			t.Fatal(err)
 		}
 		if n := bytes.Count(table.Bytes(), []byte("\n")); n != len(events)+1 {

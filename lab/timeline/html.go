@@ -2,6 +2,7 @@ package timeline
 
 import (
 	"bufio"
+	"context"
 	_ "embed"
 	"fmt"
 	"html/template"
@@ -119,7 +120,7 @@ func hue(cpu int) int { return cpu * 137 % 360 }
 
 // HTML writes a page with a lane for the steps, the rules' holds, the device, the log, each CPU and each vector, and the text below. It needs no other file, and what a
 // guest wrote is text on it and nothing else.
-func (tl *Timeline) HTML(w io.Writer, f Filter, each bool) error {
+func (tl *Timeline) HTML(ctx context.Context, w io.Writer, f Filter, each bool) error {
 	all, shown := tl.items(Filter{}), tl.items(f)
 	c := chart{from: f.From, to: f.To}
 	if f.From == 0 && len(shown) > 0 {
@@ -137,7 +138,11 @@ func (tl *Timeline) HTML(w io.Writer, f Filter, each bool) error {
 	vectors, cpus := tl.lanes(f)
 	c.slots = min(maxSlots, max(minSlots, maxMarks/(5+len(vectors)+len(cpus))))
 
-	d := pageData{Title: tl.Header.Title(), Summary: tl.Header.Summary(), Rows: rows(shown, each), Span: fmt.Sprintf("%s to %s seconds", c.from, c.to)}
+	rows, err := rows(ctx, shown, each)
+	if err != nil {
+		return err
+	}
+	d := pageData{Title: tl.Header.Title(), Summary: tl.Header.Summary(), Rows: rows, Span: fmt.Sprintf("%s to %s seconds", c.from, c.to)}
 	if d.Title == "" {
 		d.Title = "a function's trace"
 	}
@@ -149,10 +154,16 @@ func (tl *Timeline) HTML(w io.Writer, f Filter, each bool) error {
 	d.Lanes = append(d.Lanes, sourceLanes(shown, c)...)
 	// What lasts is drawn from all events: a window in time has its beginning before it.
 	for _, cpu := range cpus {
+		if ctx.Err() != nil { // each lane looks at all events
+			return context.Cause(ctx)
+		}
 		d.Lanes = append(d.Lanes, cpuLane(all, c, cpu, tl.Header.Guest))
 	}
 	seen := readings(tl.Events)
 	for _, v := range vectors {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		d.Lanes = append(d.Lanes, vectorLane(all, c, v, seen[v]))
 	}
 	out := bufio.NewWriter(w)

@@ -2,6 +2,7 @@ package timeline
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -66,9 +67,12 @@ type Row struct {
 
 // rows are the events for a person. Unless each is wanted, the firings in a run of frequent events become one row for a vector, and so do calls and doorbells that repeat,
 // and an observation of all vectors is one row.
-func rows(items []item, each bool) []Row {
+func rows(ctx context.Context, items []item, each bool) ([]Row, error) {
 	var rows []Row
 	for len(items) > 0 {
+		if ctx.Err() != nil { // of a huge file there are seconds of this
+			return nil, context.Cause(ctx)
+		}
 		first, n := items[0], 1
 		switch {
 		case each:
@@ -84,7 +88,7 @@ func rows(items []item, each bool) []Row {
 		}
 		items = items[n:]
 	}
-	return rows
+	return rows, nil
 }
 
 func runLength(items []item, in func(item) bool) int {
@@ -270,8 +274,11 @@ func (h *Header) Summary() []string {
 }
 
 // Text writes the wanted events as aligned columns: seconds since the case began, seconds since the row before, who tells, what. each keeps events that repeat apart.
-func (tl *Timeline) Text(w io.Writer, f Filter, each bool) error {
-	rows := rows(tl.items(f), each)
+func (tl *Timeline) Text(ctx context.Context, w io.Writer, f Filter, each bool) error {
+	rows, err := rows(ctx, tl.items(f), each)
+	if err != nil {
+		return err
+	}
 	at, source := len("seconds"), len("source")
 	for _, r := range rows {
 		at, source = max(at, len(r.T.String())), max(source, len(r.Source))
@@ -282,6 +289,9 @@ func (tl *Timeline) Text(w io.Writer, f Filter, each bool) error {
 	}
 	fmt.Fprintf(out, "\n%*s  %10s  %-*s  %s\n", at, "seconds", "+", source, "source", "event")
 	for i, r := range rows {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		since := ""
 		if i > 0 {
 			since = (r.T - rows[i-1].T).String()

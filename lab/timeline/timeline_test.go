@@ -42,7 +42,7 @@ func small(t *testing.T) *Timeline {
 func text(t *testing.T, tl *Timeline, f Filter, each bool) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := tl.Text(&out, f, each); err != nil {
+	if err := tl.Text(t.Context(), &out, f, each); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -77,7 +77,11 @@ func TestFilter(t *testing.T) {
 		{"nothing", Filter{Vectors: []int{9}}, false, nil},
 	} {
 		var got []string
-		for _, r := range rows(tl.items(tc.f), tc.each) {
+		rows, err := rows(t.Context(), tl.items(tc.f), tc.each)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range rows {
 			got = append(got, r.T.String()+" "+r.Source)
 		}
 		if d := cmp.Diff(tc.want, got); d != "" {
@@ -340,7 +344,7 @@ func TestHandlers(t *testing.T) {
 func htmlPage(t testing.TB, tl *Timeline, f Filter) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := tl.HTML(&out, f, false); err != nil {
+	if err := tl.HTML(t.Context(), &out, f, false); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -476,7 +480,7 @@ func FuzzRead(f *testing.F) {
 		if err != nil || cut || len(again.Events) != len(tl.Events) {
 			t.Fatalf("%d events read back as %v, cut %v: %v", len(tl.Events), again, cut, err)
 		}
-		if err := tl.Text(&plain, Filter{}, true); err != nil {
+		if err := tl.Text(t.Context(), &plain, Filter{}, true); err != nil {
 			t.Fatal(err)
 		}
 		if lines := bytes.Count(plain.Bytes(), []byte("\n")); lines < len(tl.Events) {
