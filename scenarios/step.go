@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strconv"
 	"strings"
@@ -185,11 +186,35 @@ type StepExpect struct {
 // Patterns are the expressions whose first match in the kernel's log the runner notes, in the order of result.Step.Log.
 func (e *StepExpect) Patterns() []Pattern { return slices.Concat(e.Log, e.NoLog) }
 
+// maxParts bounds a regular expression. A file has room for thousands that come to a hundred thousand parts each, which would take seconds and most of a gigabyte to compile.
+const maxParts = 1000
+
+// parts is how large an expression gets when it is compiled: each repetition is written out.
+func parts(re *syntax.Regexp) int {
+	n := 0
+	for _, sub := range re.Sub {
+		n += parts(sub)
+	}
+	switch re.Op {
+	case syntax.OpLiteral:
+		return len(re.Rune)
+	case syntax.OpRepeat:
+		return n * max(re.Min, re.Max, 1)
+	}
+	return n + 1
+}
+
 // Pattern is a regular expression that is looked for in lines of the kernel's log.
 type Pattern struct{ *regexp.Regexp }
 
 // UnmarshalText reads an expression in Go's syntax.
 func (p *Pattern) UnmarshalText(b []byte) error {
+	form, err := syntax.Parse(string(b), syntax.Perl) // as regexp.Compile does: repetitions are not written out yet
+	if err == nil {
+		if n := parts(form); n > maxParts {
+			return fmt.Errorf("the regular expression that begins with %.40q comes to %d characters and classes with its repetitions written out; allowed: %d, a line of the kernel's log is no longer", b, n, maxParts)
+		}
+	}
 	re, err := regexp.Compile(string(b))
 	if err != nil {
 		return fmt.Errorf("%q is no regular expression: %s", b, strings.TrimPrefix(err.Error(), "error parsing regexp: "))

@@ -103,6 +103,9 @@ func TestStepErrors(t *testing.T) {
 			`f.yaml:7:16: steps.1.together.0: the branch has no steps`,
 			`f.yaml:8:27: steps.2.together.1.0: together within together; a branch is a plain list of steps`}},
 
+		{"regular expression too large", manaHead, "  - wait-for: {log: 'a{1000}'}\n  - wait-for: {log: 'a{1000}b'}\n    refused: (x[ab]?|\\pL{2,}){400}\n", []string{
+			`f.yaml:7:21: steps.1.wait-for.log: the regular expression that begins with "a{1000}b" comes to 1002 characters and classes with its repetitions written out; allowed: 1000, a line of the kernel's log is no longer`,
+			`f.yaml:8:14: steps.1.refused: the regular expression that begins with "(x[ab]?|\\pL{2,}){400}" comes to 3200 characters and classes with its repetitions written out; allowed: 1000, a line of the kernel's log is no longer`}},
 		{"unknown protocol step", manaHead, "  - hold: {at: request:QUERY_DEV_CONFG, as: a}\n  - release: a\n", []string{
 			`f.yaml:6:16: steps.0.hold.at: step "request:QUERY_DEV_CONFG": no such step: neither a name on the trace nor a number such as 0x20001; did you mean "request:QUERY_DEV_CONFIG"?`}},
 		{"unknown kind of step", manaHead, "  - drop: {at: requests:QUERY_DEV_CONFIG}\n", []string{
