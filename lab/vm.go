@@ -70,8 +70,9 @@ type VM struct {
 	Accel  machine.Accel
 	// AccelReason says why Accel was chosen, for people; empty when it was asked for.
 	AccelReason string
-	Start       string   // StartCold or StartWarm: how it was started
-	Notes       []string // what was out of the ordinary in that, such as a snapshot that had to be made anew
+	Start       string        // StartCold or StartWarm: how it was started
+	Notes       []string      // what was out of the ordinary in that, such as a snapshot that had to be made anew
+	Info        agentapi.Info // what the guest said of itself when it had started
 	// Resumed is when a warm guest went on from where its snapshot had stopped it: what its log says of before is from another day. Zero: cold.
 	Resumed time.Time
 
@@ -184,6 +185,9 @@ func (b boot) cold(ctx context.Context) (*VM, error) {
 	err = vm.publish(access{ClientKey: b.initramfs.ClientKey, HostKey: b.initramfs.HostKey})
 	if err == nil {
 		err = vm.Console().WaitFor(ctx, agentapi.ReadyMessage)
+	}
+	if err == nil {
+		vm.Info, err = vm.Agent.Info(ctx)
 	}
 	if err == nil {
 		err = vm.attachAll(ctx, b.cfg.Functions)

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+	"golang.org/x/sync/errgroup"
 
 	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/strategy"
@@ -253,11 +254,12 @@ func (b boot) fork(ctx context.Context, dir string) (*VM, error) {
 	vm.Resumed = time.Now() // no earlier than this
 	err = p.Resume(timed)
 	var hostKey string
-	if err == nil {
-		found := make(chan error, 1)
-		go func() { found <- vm.Agent.rescan(timed) }()
-		hostKey, err = vm.Agent.refresh(timed)
-		err = errors.Join(err, <-found)
+	if err == nil { // side by side: each runs much of the guest's code for the first time
+		var g errgroup.Group
+		g.Go(func() error { return vm.Agent.rescan(timed) })
+		g.Go(func() (err error) { vm.Info, err = vm.Agent.Info(timed); return err })
+		g.Go(func() (err error) { hostKey, err = vm.Agent.refresh(timed); return err })
+		err = g.Wait()
 	}
 	if err == nil {
 		err = vm.publish(access{ClientKey: b.initramfs.ClientKey, HostKey: hostKey})

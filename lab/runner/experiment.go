@@ -151,10 +151,7 @@ func (e *experiment) functions() []lab.FunctionConfig {
 // attach takes the case's CPUs offline, and gives the guest its functions if it has not had them from the start: in a moment when the kernel adds one, it may refuse to
 // let a CPU go.
 func (e *experiment) attach(ctx context.Context) error {
-	info, err := e.vm.Agent.Info(ctx)
-	if err != nil {
-		return err
-	}
+	info := e.vm.Info
 	e.out.Kernel = info.Release
 	e.out.Online = info.CPUs.Online
 	if spare := info.CPUs.Possible.Minus(info.CPUs.Present); replugs(e.c.Steps) > 0 && len(spare) > 0 {
@@ -162,6 +159,7 @@ func (e *experiment) attach(ctx context.Context) error {
 	}
 	for _, cpu := range e.c.Offline {
 		e.stage(fmt.Sprintf("taking CPU %d offline", cpu))
+		var err error
 		if e.out.Online, err = e.vm.Agent.SetCPU(ctx, cpu, false); err != nil {
 			return err
 		}
