@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -68,12 +69,23 @@ func writeInitramfs(path string) error {
 	return os.WriteFile(path, b.Bytes(), 0o600)
 }
 
+// runOwned runs a command that gets a signal should this process die. The signal is bound to the thread that started the command, so the thread must outlive it.
+func runOwned(cmd *exec.Cmd, death syscall.Signal) error {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = death
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return cmd.Run()
+}
+
 // bareTime bounds a boot that does not come to its end.
 const bareTime = 10 * time.Minute
 
 // bare boots the kernel with nothing of irqlab's and returns the seconds until QEMU ended. Options are QEMU's, beyond what says the machine's size.
 func (b *bench) bare(ctx context.Context, cmdline string, options ...string) (float64, error) {
-	initramfs := filepath.Join(b.dir, "bare.cpio")
+	initramfs := filepath.Join(b.dir.Path, "bare.cpio")
 	if err := writeInitramfs(initramfs); err != nil {
 		return 0, err
 	}
@@ -92,7 +104,7 @@ func (b *bench) bare(ctx context.Context, cmdline string, options ...string) (fl
 	var console bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &console, &console
 	start := time.Now()
-	err := cmd.Run()
+	err := runOwned(cmd, syscall.SIGKILL)
 	took := time.Since(start).Seconds()
 	if err == nil && bytes.Contains(console.Bytes(), []byte("Kernel panic")) {
 		err = errors.New("the kernel panicked")

@@ -18,6 +18,7 @@ import (
 	"irqlab/images"
 	"irqlab/lab"
 	"irqlab/lab/machine"
+	"irqlab/lab/qemu"
 )
 
 // Schema is the version of the report's JSON form. Fields are only ever added to it.
@@ -168,8 +169,8 @@ type bench struct {
 	qemu   images.QEMU
 	kernel images.Kernel
 	accel  machine.Accel
-	dir    string // for what is written on the way
-	tag    string // tells this run's own snapshot from any other
+	dir    *qemu.RunDir // for what is written on the way; it goes with us, however we end
+	tag    string       // tells this run's own snapshot from any other
 }
 
 // Run measures. An interrupted run returns what it has, with ctx's error. A kernel SPEC that is wrong is an *images.BadKernelError.
@@ -188,7 +189,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	if err != nil {
 		return r, err
 	}
-	defer os.RemoveAll(b.dir)
+	defer b.dir.Close()
 	r.Host.Accel, r.Host.QEMU, r.Kernel = string(b.accel), b.qemu.Version, b.kernel.Release
 	for _, g := range groups() {
 		if len(o.Only) > 0 && !slices.ContainsFunc(g.measures, func(m Measure) bool { return slices.Contains(o.Only, m.Name) }) {
@@ -244,7 +245,7 @@ func prepare(ctx context.Context, o Options) (*bench, error) {
 	if b.kernel, err = o.Cache.Kernel(ctx, o.Kernel, o.Progress); err != nil {
 		return nil, images.AsBadKernel(o.Kernel, err) // names the kernel
 	}
-	b.dir, err = os.MkdirTemp("", "irqlab-bench-")
+	b.dir, err = qemu.NewRunDir("bench")
 	return b, err
 }
 

@@ -94,7 +94,7 @@ func TestBareBoot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(b.dir)
+	defer b.dir.Close()
 	if took, err := b.bare(ctx, "console=ttyS0 panic=-1 no_timer_check tsc=reliable"); err != nil || took <= 0 {
 		t.Errorf("%v after %v s", err, took)
 	}

@@ -62,7 +62,7 @@ func takeRuns(ctx context.Context, b *bench, round int) (map[string]float64, err
 // irqlab runs a scenario warm with the command and returns the seconds it took and its report, all of whose cases have passed.
 func (b *bench) irqlab(ctx context.Context, scenario string, flags ...string) (float64, result.Report, error) {
 	var rep result.Report
-	file := filepath.Join(b.dir, "bench.yaml")
+	file := filepath.Join(b.dir.Path, "bench.yaml")
 	if err := os.WriteFile(file, []byte(scenario), 0o600); err != nil {
 		return 0, rep, err
 	}
@@ -77,7 +77,7 @@ func (b *bench) irqlab(ctx context.Context, scenario string, flags ...string) (f
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	start := time.Now()
-	err := cmd.Run()
+	err := runOwned(cmd, syscall.SIGINT)
 	took := time.Since(start).Seconds()
 	if err == nil {
 		err = json.Unmarshal(out.Bytes(), &rep)
