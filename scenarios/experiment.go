@@ -86,6 +86,9 @@ func (w *walk) arm(s *Step) {
 		w.sayAt(s, at, "driver vfio speaks no MANA to the device, so it never comes to %s; allowed with it: vector:N, config-read, config-write, register-read, register-write",
 			s.Rule.Step)
 	} else if err := s.Rule.Validate(); err != nil {
+		if errors.Is(err, inject.ErrWide) {
+			at = s.Verb + ".value"
+		}
 		w.sayAt(s, at, "%v%s", errors.Unwrap(err), stepHint(err, s.Rule.Step))
 	} else if v, ok := vectorOf(s.Rule.Step); ok && v >= w.c.Vectors {
 		w.sayAt(s, at, "vector %d is not the function's, which has %s", v, cpulist.Range(0, w.c.Vectors-1))

@@ -116,6 +116,12 @@ func TestStepErrors(t *testing.T) {
 			`f.yaml:7:18: steps.1.status.at: status is not possible at vector:1; there are hold, delay, drop, duplicate, add-interrupt`}},
 		{"field that a message does not have", manaHead, "  - alter: {at: response:QUERY_DEV_CONFIG, field: mtv, value: 1}\n", []string{
 			`f.yaml:6:17: steps.0.alter.at: alter: response:QUERY_DEV_CONFIG has no field "mtv"; it has code, version, message, size, device_type, device_instance, activity, status, length, caps, vports, bare_metal, max_eqs, mtu, link_speed`}},
+		{"value wider than its field", manaHead, "  - alter: {at: response:QUERY_DEV_CONFIG, field: mtu, value: 0x10000}\n  - alter: {at: event:any, field: owner, value: 8}\n" +
+			"  - alter: {at: response:any, field: length, value: 4097}\n  - alter: {at: request:any, offset: 8, size: 2, value: 65536}\n", []string{
+			`f.yaml:6:63: steps.0.alter.value: alter: 0x10000 does not fit in mtu of response:QUERY_DEV_CONFIG, which has 16 bits; the largest value is 0xffff`,
+			`f.yaml:7:49: steps.1.alter.value: alter: 0x8 does not fit in owner of event:any, which has 3 bits; the largest value is 0x7`,
+			`f.yaml:8:53: steps.2.alter.value: alter: length 4097 does not fit: response:any has at most 4096 bytes`,
+			`f.yaml:9:57: steps.3.alter.value: alter: 0x10000 does not fit in 2 bytes; the largest value is 0xffff`}},
 		{"field and offset", manaHead, "  - alter: {at: response:QUERY_DEV_CONFIG, field: mtu, offset: 3, value: 1}\n", []string{
 			`f.yaml:6:17: steps.0.alter.at: alter: name a field or say offset and size, not both`}},
 		{"vector that is not there", manaHead, "  - add-interrupt: {at: smc:establish, vector: 5}\n  - probe\n  - fire: {vectors: 0-6}\n", []string{

@@ -1,6 +1,7 @@
 package gdma
 
 import (
+	"math/bits"
 	"slices"
 	"strings"
 	"testing"
@@ -32,16 +33,23 @@ func TestStepsAreNamedAsOnTheTrace(t *testing.T) {
 		for _, c := range []struct {
 			step   string
 			header []string
+			own    []Field // of the header
 			fields []Field
-		}{{"request:" + m.Name, steps["request:any"].Fields, m.Request}, {"response:" + m.Name, steps["response:any"].Fields, m.Response}} {
+		}{{"request:" + m.Name, steps["request:any"].Fields, requestHeader, m.Request}, {"response:" + m.Name, steps["response:any"].Fields, responseHeader, m.Response}} {
 			want := c.header
 			for _, n := range names(c.fields) {
 				if !slices.Contains(c.header, n) {
 					want = append(want[:len(want):len(want)], n)
 				}
 			}
-			if got := steps[c.step].Fields; !slices.Equal(got, want) {
-				t.Errorf("%s: inject has fields %q, gdma %q", c.step, got, want)
+			s := steps[c.step]
+			if !slices.Equal(s.Fields, want) {
+				t.Errorf("%s: inject has fields %q, gdma %q", c.step, s.Fields, want)
+			}
+			for _, f := range slices.Concat(c.own, c.fields) {
+				if i := slices.Index(s.Fields, f.Name); i >= 0 && s.Bits[i] != 8*f.Size {
+					t.Errorf("%s: %s has %d bits in inject, %d bytes in gdma", c.step, f.Name, s.Bits[i], f.Size)
+				}
 			}
 		}
 	}
@@ -58,25 +66,29 @@ func TestStepsAreNamedAsOnTheTrace(t *testing.T) {
 			t.Errorf("event %d: inject calls it %q, the trace %q", typ, name, trace)
 		}
 	}
-	for _, f := range steps["event:test"].Fields {
-		if _, ok := eqePlace(f); !ok {
-			t.Errorf("an event has no %s", f)
+	for i, f := range steps["event:test"].Fields {
+		if p, ok := eqePlace(f); !ok || p.Width != steps["event:test"].Bits[i] {
+			t.Errorf("an event has %s: %v, at %+v; inject says %d bits", f, ok, p, steps["event:test"].Bits[i])
 		}
 	}
 	for _, c := range []*Completion{hwcSent, hwcReceived} {
 		fields := steps[c.Step.String()].Fields
-		for _, f := range fields {
-			if _, ok := c.place(f); !ok {
-				t.Errorf("%s has no %s", c.Step, f)
+		for i, f := range fields {
+			if p, ok := c.place(f); !ok || p.Width != steps[c.Step.String()].Bits[i] {
+				t.Errorf("%s has %s: %v, at %+v; inject says %d bits", c.Step, f, ok, p, steps[c.Step.String()].Bits[i])
 			}
 		}
 		if len(fields) != 2+len(c.Places) {
 			t.Errorf("%s: inject has fields %q, gdma %v", c.Step, fields, c.Places)
 		}
 	}
-	for _, f := range steps["smc:establish"].Fields {
-		if _, ok := smcPlace(f); ok == (f == "answer") {
-			t.Errorf("smc: %s is found: %v", f, ok)
+	for i, f := range steps["smc:establish"].Fields {
+		p, ok := smcPlace(f)
+		if f == "answer" { // no part of the message; its owner bit is the device's
+			ok, p.Width = !ok, bits.TrailingZeros32(smcOwner)
+		}
+		if !ok || p.Width != steps["smc:establish"].Bits[i] {
+			t.Errorf("smc: %s: %v, at %+v; inject says %d bits", f, ok, p, steps["smc:establish"].Bits[i])
 		}
 	}
 }

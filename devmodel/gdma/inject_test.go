@@ -362,7 +362,10 @@ func runRules(t *testing.T, steps int, next func(n int) int) {
 			For: time.Duration(1+next(1000)) * time.Microsecond, Status: uint32(next(4)), Value: uint64(next(1 << 16)), Vector: next(12)}
 		if r.Action == inject.Alter {
 			if n := next(len(s.Fields) + 1); n < len(s.Fields) {
-				r.Field = s.Fields[n]
+				r.Field, r.Value = s.Fields[n], r.Value&(1<<s.Bits[n]-1)
+				if r.Field == "length" {
+					r.Value %= 4096
+				}
 			} else {
 				r.Offset, r.Size, r.Value = next(8), 1, r.Value&0xff
 			}

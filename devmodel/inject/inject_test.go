@@ -102,9 +102,21 @@ func TestSteps(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		for _, f := range s.Fields {
-			if err := (inject.Rule{Name: "r", Step: s.Name, Action: inject.Alter, Field: f}).Validate(); err != nil {
+		for i, f := range s.Fields {
+			r := inject.Rule{Name: "r", Step: s.Name, Action: inject.Alter, Field: f, Value: 1<<s.Bits[i] - 1}
+			if s.Bits[i] < 1 || s.Bits[i] > 64 {
+				t.Errorf("%s: field %s has %d bits", s.Name, f, s.Bits[i])
+			}
+			if f == "length" && strings.HasPrefix(s.Name, "response:") { // of a message, which has a bound of its own
+				r.Value = 4096
+			}
+			if err := r.Validate(); err != nil {
 				t.Error(err)
+			}
+			if r.Value++; r.Value != 0 { // else it has all bits there are
+				if err := inject.New().Add(r); !errors.Is(err, inject.ErrWide) {
+					t.Errorf("%s: %s = %#x: %v; want a word on its width", s.Name, f, r.Value, err)
+				}
 			}
 			if n := slices.Index(s.Fields, f); slices.Contains(s.Fields[n+1:], f) {
 				t.Errorf("%s: field %s twice", s.Name, f)
@@ -411,10 +423,10 @@ func TestConcurrentUse(t *testing.T) {
 func TestAlter(t *testing.T) {
 	c := inject.New()
 	for i, r := range []inject.Rule{
-		{Field: "type", Value: 42},    // six bits of byte 0
-		{Field: "owner", Value: 0xff}, // the upper three of byte 3
-		{Field: "far", Value: 1},      // beyond the end
-		{Field: "absent", Value: 1},   // nowhere
+		{Field: "type", Value: 42},  // six bits of byte 0
+		{Field: "owner", Value: 7},  // the upper three of byte 3
+		{Field: "far", Value: 1},    // beyond the end
+		{Field: "absent", Value: 1}, // nowhere
 		{Offset: 1, Size: 2, Value: 0x1234},
 	} {
 		r.Name, r.Step, r.Action = fmt.Sprint(i), "completion:send", inject.Alter

@@ -119,17 +119,38 @@ type named struct {
 	n      uint32
 	name   string
 	text   string
-	fields []string
+	fields []field
 }
 
-var words = strings.Fields
+// field is a number by the name it has on the trace, and how many bits the device keeps of what Alter makes of it.
+type field struct {
+	name string
+	bits int
+}
+
+// fields reads NAME or NAME:BITS; most have 32.
+func fields(text string) []field {
+	var all []field
+	for _, word := range strings.Fields(text) {
+		name, width, _ := strings.Cut(word, ":")
+		bits := 32
+		if width != "" {
+			bits, _ = strconv.Atoi(width) // the device's tests compare
+		}
+		all = append(all, field{name, bits})
+	}
+	return all
+}
+
+// lengthField of an answer is how long it is to become, and no field in it.
+const lengthField = "length"
 
 var (
-	smcFields      = words("vector header answer")
-	requestHeader  = words("code version message size response_version response_size device_type device_instance activity")
-	responseHeader = words("code version message size device_type device_instance activity status length")
-	eventFields    = words("type details0 details1 details2 owner")
-	accessFields   = words("value")
+	smcFields      = fields("vector:16 header answer:31")
+	requestHeader  = fields("code version:16 message:16 size response_version:16 response_size device_type:16 device_instance:16 activity")
+	responseHeader = fields("code version:16 message:16 size device_type:16 device_instance:16 activity status length")
+	eventFields    = fields("type:8 details0 details1 details2 owner:3")
+	accessFields   = fields("value:64")
 )
 
 // smcMessages are the messages of the shared-memory channel (reference, section 2).
@@ -143,33 +164,33 @@ var smcMessages = []named{
 type message struct {
 	code              uint32
 	name              string
-	request, response []string
+	request, response []field
 }
 
 // messages are in the order in which a driver of 7.3 first sends them.
 var messages = []message{
-	{10, "GENERATE_TEST_EQE", words("eq"), nil},
-	{1, "VERIFY_VF_DRIVER_VERSION", words("protocol_min protocol_max driver_caps os kernel_major kernel_minor kernel_sub"), words("protocol device_caps")},
-	{84, "QUERY_HWC_TIMEOUT", words("milliseconds"), words("milliseconds")},
-	{3, "LIST_DEVICES", nil, words("count")},
-	{2, "QUERY_MAX_RESOURCES", nil, words("max_sq max_rq max_cq max_eq max_doorbells max_msix")},
-	{0x20001, "QUERY_DEV_CONFIG", words("proto_major proto_minor proto_micro"), words("caps vports bare_metal max_eqs mtu link_speed")},
-	{4, "REGISTER_DEVICE", nil, words("pd gpa_key doorbell")},
-	{0x20008, "QUERY_VPORT_CONFIG", words("index"), words("max_sq max_rq indirection vport")},
-	{0x2000a, "QUERY_LINK_CONFIG", words("vport"), words("qos_mbps qos_unconfigured link_mbps")},
-	{0x20002, "QUERY_GF_STAT", words("mask"), words("mask")},
+	{10, "GENERATE_TEST_EQE", fields("eq"), nil},
+	{1, "VERIFY_VF_DRIVER_VERSION", fields("protocol_min:64 protocol_max:64 driver_caps:64 os kernel_major kernel_minor kernel_sub"), fields("protocol:64 device_caps:64")},
+	{84, "QUERY_HWC_TIMEOUT", fields("milliseconds"), fields("milliseconds")},
+	{3, "LIST_DEVICES", nil, fields("count")},
+	{2, "QUERY_MAX_RESOURCES", nil, fields("max_sq max_rq max_cq max_eq max_doorbells max_msix")},
+	{0x20001, "QUERY_DEV_CONFIG", fields("proto_major proto_minor proto_micro"), fields("caps:64 vports:16 bare_metal:8 max_eqs mtu:16 link_speed")},
+	{4, "REGISTER_DEVICE", nil, fields("pd gpa_key doorbell")},
+	{0x20008, "QUERY_VPORT_CONFIG", fields("index"), fields("max_sq max_rq indirection vport:64")},
+	{0x2000a, "QUERY_LINK_CONFIG", fields("vport:64"), fields("qos_mbps qos_unconfigured:8 link_mbps")},
+	{0x20002, "QUERY_GF_STAT", fields("mask:64"), fields("mask:64")},
 	{0x2000c, "QUERY_PHY_STAT", nil, nil},
-	{0x20003, "CONFIG_VPORT_TX", words("vport pd doorbell"), words("vport_offset short_form")},
-	{25, "CREATE_DMA_REGION", words("length first_offset page_type pages pages_here"), words("region")},
-	{26, "DMA_REGION_ADD_PAGES", words("region pages_here"), nil},
-	{12, "CREATE_QUEUE", words("type doorbell region bytes vector"), words("queue")},
-	{0x20004, "CREATE_WQ_OBJ", words("vport type wq_region cq_region wq_bytes cq_bytes eq"), words("wq cq object")},
-	{0x20007, "CONFIG_VPORT_RX", words("vport entries rx_enable rss_enable update_default update_key update_table default_object"), nil},
-	{0x20006, "FENCE_RQ", words("object"), nil},
-	{0x2000b, "SET_BW_CLAMP", words("vport enable mbps"), words("qos_unconfigured")},
-	{0x20005, "DESTROY_WQ_OBJ", words("type object"), nil},
-	{13, "DISABLE_QUEUE", words("type queue"), nil},
-	{27, "DESTROY_DMA_REGION", words("region"), nil},
+	{0x20003, "CONFIG_VPORT_TX", fields("vport:64 pd doorbell"), fields("vport_offset:16 short_form:8")},
+	{25, "CREATE_DMA_REGION", fields("length:64 first_offset page_type pages pages_here"), fields("region:64")},
+	{26, "DMA_REGION_ADD_PAGES", fields("region:64 pages_here"), nil},
+	{12, "CREATE_QUEUE", fields("type doorbell region:64 bytes vector"), fields("queue")},
+	{0x20004, "CREATE_WQ_OBJ", fields("vport:64 type wq_region:64 cq_region:64 wq_bytes cq_bytes eq"), fields("wq cq object:64")},
+	{0x20007, "CONFIG_VPORT_RX", fields("vport:64 entries:16 rx_enable rss_enable update_default:8 update_key:8 update_table:8 default_object:64"), nil},
+	{0x20006, "FENCE_RQ", fields("object:64"), nil},
+	{0x2000b, "SET_BW_CLAMP", fields("vport:64 enable mbps"), fields("qos_unconfigured:8")},
+	{0x20005, "DESTROY_WQ_OBJ", fields("type object:64"), nil},
+	{13, "DISABLE_QUEUE", fields("type queue"), nil},
+	{27, "DESTROY_DMA_REGION", fields("region:64"), nil},
 	{5, "DEREGISTER_DEVICE", nil, nil},
 }
 
@@ -188,11 +209,11 @@ var events = []named{
 
 // completions; of the receive queues' only fences occur, since the model delivers no packets.
 var completions = []named{
-	{CompletionSend.n, "send", "a packet has been sent", words("type wqe_offset wq owner")},
-	{CompletionReceive.n, "receive", "a packet has been received; this model delivers none", words("type wqe_offset wq owner")},
-	{CompletionFence.n, "fence", "a receive queue's fence is reached", words("type wq owner")},
-	{CompletionHWCSend.n, "hwc-send", "the hardware channel has taken a request", words("wq owner")},
-	{CompletionHWCReceive.n, "hwc-receive", "the hardware channel has delivered an answer", words("wqe_offset length wq owner")},
+	{CompletionSend.n, "send", "a packet has been sent", fields("type:6 wqe_offset wq:24 owner:3")},
+	{CompletionReceive.n, "receive", "a packet has been received; this model delivers none", fields("type:6 wqe_offset wq:24 owner:3")},
+	{CompletionFence.n, "fence", "a receive queue's fence is reached", fields("type:6 wq:24 owner:3")},
+	{CompletionHWCSend.n, "hwc-send", "the hardware channel has taken a request", fields("wq:24 owner:3")},
+	{CompletionHWCReceive.n, "hwc-receive", "the hardware channel has delivered an answer", fields("wqe_offset length wq:24 owner:3")},
 }
 
 // names are the steps of each kind that have names.
@@ -247,6 +268,9 @@ func (p pattern) String() string {
 	}
 }
 
+// ErrWide says that there is no room for what Alter is to store.
+var ErrWide = errors.New("does not fit")
+
 // ErrStep says that there is no step of a name; Steps lists those there are.
 var ErrStep = errors.New("no such step")
 
@@ -299,6 +323,7 @@ type Step struct {
 	Name, Text string
 	Actions    []Action
 	Fields     []string // that Alter knows by name
+	Bits       []int    // each field has
 }
 
 // Steps are all steps that have names, in the order of the protocol. Besides them there are request:0xCODE, response:0xCODE, event:0xTYPE, vector:N and KIND@0xOFFSET.
@@ -311,9 +336,9 @@ func Steps() []Step {
 			if text == "" {
 				text = t.text + fmt.Sprintf(" (code %#x)", e.n)
 			}
-			all = append(all, Step{t.name + ":" + e.name, text, t.actions, e.fields})
+			all = append(all, newStep(t.name+":"+e.name, text, t.actions, e.fields))
 		}
-		any := Step{pattern{Point{kind: k}, true}.String(), "any " + t.text, t.actions, pattern{Point{kind: k}, true}.fields()}
+		any := newStep(pattern{Point{kind: k}, true}.String(), "any "+t.text, t.actions, pattern{Point{kind: k}, true}.fields())
 		switch {
 		case k.access():
 			any.Text += "; " + t.name + "@0xOFFSET: one that starts there"
@@ -325,13 +350,21 @@ func Steps() []Step {
 	return all
 }
 
-// fields are the names Alter knows at a step: for any of a kind, and for one without a name of its own, those all of the kind have.
-func (p pattern) fields() []string {
+func newStep(name, text string, actions []Action, known []field) Step {
+	s := Step{Name: name, Text: text, Actions: actions}
+	for _, f := range known {
+		s.Fields, s.Bits = append(s.Fields, f.name), append(s.Bits, f.bits)
+	}
+	return s
+}
+
+// fields are what Alter knows by name at a step: for any of a kind, and for one without a name of its own, those all of the kind have.
+func (p pattern) fields() []field {
 	if e := p.entry(); e != nil && !p.any {
 		return e.fields
 	}
-	return [kinds][]string{
-		kindSMC: smcFields, kindRequest: requestHeader, kindResponse: responseHeader, kindEvent: eventFields, kindCompletion: words("wq owner"),
+	return [kinds][]field{
+		kindSMC: smcFields, kindRequest: requestHeader, kindResponse: responseHeader, kindEvent: eventFields, kindCompletion: fields("wq:24 owner:3"),
 		kindConfigRead: accessFields, kindConfigWrite: accessFields, kindRegisterRead: accessFields, kindRegisterWrite: accessFields,
 	}[p.kind]
 }
@@ -345,7 +378,8 @@ type Rule struct {
 	Action     Action
 	For        time.Duration // Delay
 	Status     uint32        // Status
-	// Alter: Field is a name on the trace; or empty, and the Size (1, 2, 4 or 8) bytes at Offset are meant. Value is stored little-endian.
+	// Alter: Field is a name on the trace; or empty, and the Size (1, 2, 4 or 8) bytes at Offset are meant. Value is stored little-endian, and must fit: only of an access, whose
+	// size the driver chooses, are the low bytes taken.
 	Field        string
 	Offset, Size int
 	Value        uint64
@@ -400,22 +434,39 @@ func (r Rule) check(p pattern) error {
 
 func (r Rule) checkAlter(p pattern) error {
 	limit := kindTable[p.kind].bytes
-	switch known := p.fields(); {
+	known := p.fields()
+	var names []string
+	at := -1
+	for i, f := range known {
+		names = append(names, f.name)
+		if f.name == r.Field {
+			at = i
+		}
+	}
+	switch {
 	case r.Field != "" && (r.Size != 0 || r.Offset != 0):
 		return fmt.Errorf("alter: name a field or say offset and size, not both")
-	case r.Field != "" && !slices.Contains(known, r.Field):
-		return fmt.Errorf("alter: %s has no field %q; it has %s", r.Step, r.Field, strings.Join(known, ", "))
+	case r.Field != "" && at < 0:
+		return fmt.Errorf("alter: %s has no field %q; it has %s", r.Step, r.Field, strings.Join(names, ", "))
+	case r.Field != "" && !fits(r.Value, known[at].bits):
+		bits := known[at].bits
+		return fmt.Errorf("alter: %#x %w in %s of %s, which has %d bits; the largest value is %#x", r.Value, ErrWide, r.Field, r.Step, bits, uint64(1)<<bits-1)
+	case r.Field == lengthField && p.kind == kindResponse && r.Value > uint64(limit):
+		return fmt.Errorf("alter: %s %d %w: %s has at most %d bytes", r.Field, r.Value, ErrWide, r.Step, limit)
 	case r.Field != "":
 		return nil
 	case r.Size != 1 && r.Size != 2 && r.Size != 4 && r.Size != 8:
-		return fmt.Errorf("alter: no field is named and %d bytes are none of 1, 2, 4 and 8; fields of %s are %s", r.Size, r.Step, strings.Join(known, ", "))
+		return fmt.Errorf("alter: no field is named and %d bytes are none of 1, 2, 4 and 8; fields of %s are %s", r.Size, r.Step, strings.Join(names, ", "))
 	case r.Offset < 0 || r.Offset+r.Size > limit:
 		return fmt.Errorf("alter: %d bytes at %d: %s has at most %d", r.Size, r.Offset, r.Step, limit)
-	case r.Size < 8 && r.Value>>(8*r.Size) != 0:
-		return fmt.Errorf("alter: %#x does not fit in %d bytes", r.Value, r.Size)
+	case !fits(r.Value, 8*r.Size):
+		return fmt.Errorf("alter: %#x %w in %d bytes; the largest value is %#x", r.Value, ErrWide, r.Size, uint64(1)<<(8*r.Size)-1)
 	}
 	return nil
 }
+
+// fits says whether so many bits keep all of a value.
+func fits(v uint64, bits int) bool { return v>>bits == 0 }
 
 func join(a []Action) string {
 	var s []string

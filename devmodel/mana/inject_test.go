@@ -26,8 +26,15 @@ func TestStepsAreNamedAsOnTheTrace(t *testing.T) {
 			for _, f := range fields {
 				want = append(want, f.Name)
 			}
-			if got := steps[step+m.Name].Fields; !slices.Equal(got, want) {
-				t.Errorf("%s%s: inject has fields %q, mana %q", step, m.Name, got, want)
+			s := steps[step+m.Name]
+			if !slices.Equal(s.Fields, want) {
+				t.Errorf("%s%s: inject has fields %q, mana %q", step, m.Name, s.Fields, want)
+				continue
+			}
+			for i, f := range fields {
+				if got := s.Bits[len(s.Bits)-len(fields)+i]; got != 8*f.Size {
+					t.Errorf("%s%s: %s has %d bits in inject, %d bytes in mana", step, m.Name, f.Name, got, f.Size)
+				}
 			}
 		}
 	}
@@ -44,8 +51,14 @@ func TestStepsAreNamedAsOnTheTrace(t *testing.T) {
 			want = append(want, f)
 		}
 		slices.Sort(want)
-		if got := slices.Sorted(slices.Values(steps[c.Step.String()].Fields)); !slices.Equal(got, want) {
+		s := steps[c.Step.String()]
+		if got := slices.Sorted(slices.Values(s.Fields)); !slices.Equal(got, want) {
 			t.Errorf("%s: inject has fields %q, mana %q", c.Step, got, want)
+		}
+		for i, f := range s.Fields {
+			if p, mine := c.Places[f]; mine && p.Width != s.Bits[i] {
+				t.Errorf("%s: %s has %d bits in inject, %d in mana", c.Step, f, s.Bits[i], p.Width)
+			}
 		}
 	}
 }
