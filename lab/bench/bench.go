@@ -114,9 +114,12 @@ const (
 	BareTuned      = "bare-boot-tuned"
 	ColdBoot       = "cold-boot"
 	Snapshot       = "snapshot"
+	Snapshot128    = "snapshot-128"
 	Fork           = "fork"
 	WarmVFIO       = "run-vfio"
 	WarmMana       = "run-mana"
+	Warm16         = "run-vfio-16"
+	Warm128        = "run-vfio-128"
 	Throughput     = "matrix"
 	ResidentCold   = "resident-cold"
 	ResidentWarm   = "resident-warm"
@@ -125,6 +128,12 @@ const (
 	RegisterRead   = "register-read"
 	AgentRoundTrip = "agent-round-trip"
 	FireToCounted  = "fire-to-counted"
+)
+
+// Shapes beside the default one.
+const (
+	shape16  = "sockets=1,cores=8,threads=2,memory=1G"
+	shape128 = "sockets=2,cores=32,threads=2,nodes=2,memory=2G"
 )
 
 // group takes some measures together; round is from 0.
@@ -147,7 +156,7 @@ func groups() []group {
 			{Name: ColdBoot, Unit: "s", What: "lab.Start, cold, until the guest's agent answers"},
 			{Name: ResidentCold, Unit: "MiB", What: "QEMU's resident memory then, guest memory included"},
 		}, 0, takeCold},
-		{[]Measure{{Name: Snapshot, Unit: "s", What: "lab.Start, warm, of a machine that has no snapshot yet: boot, save, fork"}}, 1, takeSnapshot},
+		{[]Measure{{Name: Snapshot, Unit: "s", What: "lab.Start, warm, of a machine that has no snapshot yet: boot, save, fork"}}, 1, takeSnapshot(Snapshot, machine.DefaultShape.String())},
 		{[]Measure{
 			{Name: Fork, Unit: "s", What: "lab.Start, warm, until the guest's agent answers, a function plugged in"},
 			{Name: ResidentWarm, Unit: "MiB", What: "QEMU's resident memory when all vectors have settled"},
@@ -160,6 +169,9 @@ func groups() []group {
 			{Name: HWCDevice, Unit: "us", What: "the device's share of it: from the request to its answer"},
 		}, 0, takeHWC},
 		{[]Measure{{Name: Throughput, Unit: "cases/min", What: "irqlab run of a matrix of warm cases, driver vfio, with --jobs 2"}}, 1, takeMatrix},
+		{[]Measure{{Name: Warm16, Unit: "s", What: "irqlab run of one warm case, driver vfio, 16 vCPUs (" + shape16 + "), 17 vectors, as run-vfio"}}, 0, takeRun(Warm16, shape16, 17)},
+		{[]Measure{{Name: Snapshot128, Unit: "s", What: "as snapshot, 128 vCPUs (" + shape128 + ")"}}, 1, takeSnapshot(Snapshot128, shape128)},
+		{[]Measure{{Name: Warm128, Unit: "s", What: "as run-vfio-16, 128 vCPUs, 65 vectors"}}, 0, takeRun(Warm128, shape128, 65)},
 	}
 }
 

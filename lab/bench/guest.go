@@ -21,6 +21,7 @@ import (
 	"irqlab/lab"
 	"irqlab/lab/machine"
 	"irqlab/scenarios/result"
+	"irqlab/scenarios/shape"
 )
 
 const (
@@ -126,24 +127,44 @@ func takeCold(ctx context.Context, b *bench, _ int) (map[string]float64, error) 
 	return map[string]float64{ColdBoot: took, ResidentCold: mib}, errors.Join(err, vm.Close())
 }
 
-// takeSnapshot starts a machine that differs from any other by a word of its command line that no kernel knows, and removes its snapshot.
-func takeSnapshot(ctx context.Context, b *bench, _ int) (map[string]float64, error) {
-	cfg := b.config(lab.StartWarm)
-	cfg.Cmdline = []string{b.tag}
-	key, _, err := lab.Machine(ctx, cfg)
-	if err != nil {
-		return nil, err
+// takeRun takes whole runs of the command with a machine of that shape.
+func takeRun(name, shapeText string, vectors int) func(context.Context, *bench, int) (map[string]float64, error) {
+	return func(ctx context.Context, b *bench, round int) (map[string]float64, error) {
+		scenario := fmt.Sprintf("name: bench\nstrategy: linear\nvectors: %d\n", vectors)
+		if round == 0 { // the snapshot
+			if _, _, err := b.irqlab(ctx, scenario, "--shape", shapeText); err != nil {
+				return nil, err
+			}
+		}
+		took, _, err := b.irqlab(ctx, scenario, "--shape", shapeText)
+		return map[string]float64{name: took}, err
 	}
-	vm, took, err := started(ctx, cfg)
-	if err != nil {
-		return nil, err
+}
+
+// takeSnapshot starts a machine of that shape that differs from any other by a word of its command line that no kernel knows, and removes its snapshot.
+func takeSnapshot(name, shapeText string) func(context.Context, *bench, int) (map[string]float64, error) {
+	return func(ctx context.Context, b *bench, _ int) (map[string]float64, error) {
+		cfg := b.config(lab.StartWarm)
+		var err error
+		if cfg.Shape, err = shape.ParseShape(shapeText); err != nil {
+			return nil, err
+		}
+		cfg.Cmdline = []string{b.tag}
+		key, _, err := lab.Machine(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		vm, took, err := started(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		err = vm.Close()
+		entry, gone := b.Cache.Snapshot(ctx, key, func(context.Context, string) error { return errors.New("it is not in the cache") })
+		if gone == nil {
+			gone = b.Cache.Discard(ctx, entry)
+		}
+		return map[string]float64{name: took}, errors.Join(err, gone)
 	}
-	err = vm.Close()
-	entry, gone := b.Cache.Snapshot(ctx, key, func(context.Context, string) error { return errors.New("it is not in the cache") })
-	if gone == nil {
-		gone = b.Cache.Discard(ctx, entry)
-	}
-	return map[string]float64{Snapshot: took}, errors.Join(err, gone)
 }
 
 func takeFork(ctx context.Context, b *bench, _ int) (map[string]float64, error) {
