@@ -103,10 +103,19 @@ func Set(r kfile.Root, p agentapi.SetLinkParams) (agentapi.Link, error) {
 			return agentapi.Link{}, fmt.Errorf("link %q: setting it %s: %w", p.Name, word, err)
 		}
 	}
-	if l, err = find(p.Name); err != nil {
+	// What was asked for is done. A driver that resets its device may have taken the link away by now, or detached it, so that nobody can tell its channels.
+	now, err := find(p.Name)
+	if err != nil && fault.Reply(err).Code == agentapi.CodeNotFound {
+		return agentapi.Link{Name: p.Name, Index: l.Attrs().Index}, nil
+	}
+	if err != nil {
 		return agentapi.Link{}, err
 	}
-	return describe(r, l)
+	out, err := describe(r, now)
+	if errors.Is(err, unix.ENODEV) {
+		err = nil
+	}
+	return out, err
 }
 
 // channels is a request of ethtool's generic netlink family about a link's channels (Documentation/networking/ethtool-netlink.rst).
