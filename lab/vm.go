@@ -96,7 +96,8 @@ const accessFile = "access.json"
 
 // Start resolves QEMU, kernel and initramfs (fetching what is missing), boots the guest and connects to its agent.
 //
-// A guest that panics or hangs on the way is a *qemu.BootError; anything else is the lab's own failure. ctx bounds the start, not the VM's life: end that with Close.
+// A guest that panics or hangs on the way is a *qemu.BootError; an *images.BadKernelError is the mistake of who named the kernel; anything else is the lab's own
+// failure. ctx bounds the start, not the VM's life: end that with Close.
 func Start(ctx context.Context, cfg Config) (*VM, error) {
 	b, reason, err := prepare(ctx, cfg)
 	if err != nil {
@@ -132,12 +133,12 @@ func prepare(ctx context.Context, cfg Config) (b boot, reason string, err error)
 	}
 	kernel, err := cfg.Cache.Kernel(ctx, cfg.Kernel, cfg.Progress)
 	if err != nil {
-		return b, "", fmt.Errorf("kernel %s: %w", cfg.Kernel, err)
+		return b, "", images.AsBadKernel(cfg.Kernel, err) // names the kernel
 	}
 	if cfg.Initramfs == nil {
 		i, err := cfg.Cache.Initramfs(ctx, kernel, cfg.Progress)
 		if err != nil {
-			return b, "", fmt.Errorf("initramfs for %s: %w", kernel.Release, err)
+			return b, "", images.AsBadKernel(cfg.Kernel, fmt.Errorf("initramfs for %s: %w", kernel.Release, err))
 		}
 		cfg.Initramfs = &i
 	}

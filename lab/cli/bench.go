@@ -13,7 +13,6 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
-	"irqlab/images"
 	"irqlab/lab"
 	"irqlab/lab/bench"
 	"irqlab/lab/report"
@@ -58,14 +57,11 @@ A warm run's snapshot is made before anything is timed. Leave the machine alone 
 			rep, err := bench.Run(cmd.Context(), o)
 			p.close()
 			var unknown *bench.UnknownError
-			var bad *images.BadKernelError
 			switch {
-			case errors.As(err, &bad):
-				return usageError(err)
 			case errors.As(err, &unknown):
 				return usageError(nearest.Unknown("measure", unknown.Name, bench.Names()))
 			case err != nil && len(rep.Measures) == 0:
-				return &exitError{ExitError, err}
+				return labError(err)
 			}
 			render := benchTable
 			if format == "json" {

@@ -29,7 +29,7 @@ func newCacheList(s Streams) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List the cache's entries, their sizes and when they were last used",
-		Args:  noArgs,
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cache, err := openCache(s)
 			if err != nil {
@@ -65,7 +65,7 @@ It names what it removed.`,
 		Example: `  irqlab cache prune                   # what nobody has used for 30 days
   irqlab cache prune --snapshots 0     # all snapshots: the next run of each machine boots it once more
   irqlab cache prune --unused 0s       # everything`,
-		Args: noArgs,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if unused < 0 {
 				return usageError(fmt.Errorf("--unused: %s is negative", unused))
@@ -104,7 +104,7 @@ func newCacheVerify(s Streams) *cobra.Command {
 		Short: "Check every file of the cache, and remove damaged entries",
 		Long: `verify reads every file of every entry and compares it with the hash it had when it was made. A damaged entry is removed, so that its next use makes it again; what
 was wrong with it is told. The exit status is 1 if there was one.`,
-		Args: noArgs,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cache, err := openCache(s)
 			if err != nil {
@@ -127,12 +127,4 @@ was wrong with it is told. The exit status is 1 if there was one.`,
 			return nil
 		},
 	}
-}
-
-// noArgs is cobra.NoArgs with the status of bad usage, which the root command gives only to its own children.
-func noArgs(cmd *cobra.Command, args []string) error {
-	if err := cobra.NoArgs(cmd, args); err != nil {
-		return usageError(fmt.Errorf("%w (see irqlab cache %s --help)", err, cmd.Name()))
-	}
-	return nil
 }

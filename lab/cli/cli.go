@@ -19,12 +19,12 @@ import (
 	"irqlab/scenarios/nearest"
 )
 
-// Exit statuses; ExitPass, ExitFail and ExitError are those of `irqlab run`.
+// Exit statuses, the same of every command.
 const (
 	ExitPass        = 0
-	ExitFail        = 1
-	ExitUsage       = 2
-	ExitError       = 125
+	ExitFail        = 1   // what was looked at is not as it ought to be: a case, an entry of the cache, this machine
+	ExitUsage       = 2   // bad usage or input
+	ExitError       = 125 // irqlab could not tell, or could not do it
 	ExitInterrupted = 130
 )
 
@@ -93,6 +93,15 @@ func (e *exitError) Unwrap() error { return e.err }
 
 func usageError(err error) error { return &exitError{ExitUsage, err} }
 
+// labError is the end of what took a kernel: bad input if it is the SPEC that is wrong, else the lab's own failure.
+func labError(err error) error {
+	var bad *images.BadKernelError
+	if errors.As(err, &bad) {
+		return usageError(err)
+	}
+	return &exitError{ExitError, err}
+}
+
 // Main runs the command with the process's arguments and streams and returns its exit status. Interrupt and SIGTERM cancel what is under way, which then cleans up;
 // a second one kills at once.
 func Main() int {
@@ -124,7 +133,7 @@ func Run(ctx context.Context, args []string, s Streams) int {
 	return exitStatus(err)
 }
 
-// exitStatus is the status that a command's error ends it with.
+// exitStatus is the status that a command's error ends it with. An error that nobody gave one is the lab's: to fail is a verdict, which is never reached by chance.
 func exitStatus(err error) int {
 	var exit *exitError
 	switch {
@@ -133,7 +142,7 @@ func exitStatus(err error) int {
 	case errors.As(err, &exit):
 		return exit.status
 	}
-	return ExitFail
+	return ExitError
 }
 
 func newRoot(s Streams) *cobra.Command {
@@ -143,7 +152,10 @@ func newRoot(s Streams) *cobra.Command {
 		Long: `irqlab boots a Linux kernel under QEMU in an exact CPU and NUMA shape, gives it a MANA network function that irqlab models in user space, applies an
 interrupt affinity strategy, and reports on which CPU each of the function's MSI-X vectors effectively lands.
 
-Nothing is installed and no root is needed. QEMU and kernels are fetched on first use into a cache ($IRQLAB_CACHE, else irqlab in your cache directory).`,
+Nothing is installed and no root is needed. QEMU and kernels are fetched on first use into a cache ($IRQLAB_CACHE, else irqlab in your cache directory).
+
+Exit status: 0 all is well; 1 a case failed, or a check of doctor or cache verify did; 2 bad usage or input; 125 irqlab could not tell, or could not do it; 130 interrupted.
+A shell or command in a VM (shell, ssh) ends with its own.`,
 		Example: `  irqlab run                                        # the default scenario: three strategies on 4 vCPUs
   irqlab run low-vcpu --strategy linear --format json
   irqlab run vector-boundary --kernel ~/linux       # a kernel build tree
@@ -165,19 +177,13 @@ Nothing is installed and no root is needed. QEMU and kernels are fetched on firs
 		newRun(s), newList(text), newDoctor(text), newFetch(text), newCache(text), newShell(s), newSSH(s), newProxy(text), newDevice(text), newTrace(s), newTimeline(s), newCompare(s), newBench(text),
 	)
 	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() {
 		if cmd.Name() == "help" {
 			cmd.RunE, cmd.Run = help, nil
 			continue
 		}
-		if args := cmd.Args; args != nil {
-			cmd.Args = func(cmd *cobra.Command, a []string) error {
-				if err := args(cmd, a); err != nil {
-					return usageError(fmt.Errorf("%w (see irqlab %s --help)", err, cmd.Name()))
-				}
-				return nil
-			}
-		}
+		checkUsage(cmd)
 	}
 	root.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -188,14 +194,44 @@ Nothing is installed and no root is needed. QEMU and kernels are fetched on firs
 	return root
 }
 
+// checkUsage gives a command's and its children's complaints about arguments the status of bad usage.
+func checkUsage(cmd *cobra.Command) {
+	if !cmd.Runnable() { // of which cobra would show the help before it looks at the arguments
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
+	if args := cmd.Args; args != nil {
+		cmd.Args = func(cmd *cobra.Command, a []string) error {
+			if err := args(cmd, a); err != nil {
+				return usageError(fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath()))
+			}
+			return nil
+		}
+	}
+	for _, child := range cmd.Commands() {
+		checkUsage(child)
+	}
+}
+
 // help is cobra's own, but for a topic that there is not being bad usage.
 func help(cmd *cobra.Command, args []string) error {
 	topic, rest, err := cmd.Root().Find(args)
-	if err != nil || topic == nil || topic == cmd.Root() && len(rest) > 0 {
+	if err != nil || topic == nil {
 		return usageError(nearest.Unknown("command", strings.Join(args, " "), names(cmd.Root().Commands())))
+	}
+	if len(rest) > 0 && topic.HasSubCommands() {
+		return usageError(nearest.Unknown("command", strings.Join(args, " "), paths(topic)))
 	}
 	topic.InitDefaultHelpFlag()
 	return topic.Help()
+}
+
+// paths are the words that name a command's children, its own included.
+func paths(cmd *cobra.Command) []string {
+	l := names(cmd.Commands())
+	for i, name := range l {
+		l[i] = strings.TrimPrefix(cmd.CommandPath()+" "+name, cmd.Root().Name()+" ")
+	}
+	return l
 }
 
 func names(cmds []*cobra.Command) []string {
@@ -212,7 +248,7 @@ func names(cmds []*cobra.Command) []string {
 func suggestFlag(cmd *cobra.Command, err error) error {
 	word, ok := strings.CutPrefix(err.Error(), "unknown flag: --")
 	if !ok {
-		return fmt.Errorf("%w (see irqlab %s --help)", err, cmd.Name())
+		return fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())
 	}
 	var flags []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { flags = append(flags, "--"+f.Name) })

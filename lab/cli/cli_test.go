@@ -2,13 +2,16 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"irqlab/scenarios"
 )
@@ -95,8 +98,6 @@ func TestBadUsage(t *testing.T) {
 		{"compare --kernel a --kernel b --strategy linear", "--driver vfio"},
 		{"compare --kernel debian:7.3 --kernel /no/such/kernel", "/no/such/kernel"},
 		{"shell one two", "accepts at most 1 arg"},
-		{"device", "--socket"},
-		{"device --socket " + filepath.Join(dir, "s") + " --vectors 0", "vectors"},
 	} {
 		status, out, msg := irqlab(t, strings.Fields(tc.args)...)
 		if status != ExitUsage || out != "" {
@@ -105,6 +106,118 @@ func TestBadUsage(t *testing.T) {
 		if !strings.Contains(msg, tc.want) {
 			t.Errorf("irqlab %s: %q does not say %q", tc.args, msg, tc.want)
 		}
+	}
+}
+
+// TestExitStatus holds the commands that judge no case to the statuses of those that do: a mistake of the user's is 2, what irqlab cannot do is 125, and neither is 1.
+func TestExitStatus(t *testing.T) {
+	dir := t.TempDir()
+	file, text := filepath.Join(dir, "file"), []byte("no kernel, no socket, no timeline\n")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// QEMU is looked for before the kernel is, and none must be fetched for a kernel that there is not: this one answers what is asked of it until then.
+	qemu := filepath.Join(dir, "qemu-system-x86_64")
+	if err := os.WriteFile(qemu, []byte("#!/bin/sh\necho QEMU emulator version 11.1.3\necho socket\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(dir, "socket")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	none := filepath.Join(dir, "none")
+	for _, tc := range []struct {
+		args   string
+		env    string // NAME=value; IRQLAB_CACHE is an empty directory otherwise
+		status int
+		want   string // in the message
+	}{
+		{"shell --qemu " + qemu + " --kernel " + none, "", ExitUsage, none},
+		{"shell --qemu " + qemu + " --kernel " + file, "", ExitUsage, "not a usable kernel"},
+		{"shell --qemu " + qemu + " --kernel " + dir, "", ExitUsage, "not a kernel build tree"},
+		{"shell --qemu " + qemu + " --kernel " + none + ".deb", "", ExitUsage, none},
+		{"shell --qemu " + qemu + " --kernel debian:seven", "", ExitUsage, "starts with a digit"},
+		{"shell --qemu " + qemu + " --hold smc:establish --kernel " + none, "", ExitUsage, none},
+		{"shell --qemu " + none + " --kernel " + none, "", ExitError, "QEMU " + none},
+		{"shell low-vpcu", "", ExitUsage, `did you mean "low-vcpu"`},
+		{"shell " + none + ".yaml", "", ExitUsage, none},
+		{"shell --accel hax", "", ExitUsage, "--accel"},
+		{"shell", "IRQLAB_CACHE=" + file, ExitError, "IRQLAB_CACHE"},
+
+		{"fetch --qemu " + qemu + " --kernel " + none, "", ExitUsage, none},
+		{"fetch --qemu " + qemu + " --kernel " + file, "", ExitUsage, "not a usable kernel"},
+		{"fetch --qemu " + qemu + " --kernel debian:", "", ExitUsage, "no version after debian:"},
+		{"fetch --qemu " + qemu + " --kernel=", "", ExitUsage, "empty"},
+		{"fetch --qemu " + none, "", ExitError, "QEMU " + none},
+		{"fetch debian:7.3", "", ExitUsage, "irqlab fetch --help"},
+		{"fetch --kernels", "", ExitUsage, `did you mean "--kernel"`},
+		{"fetch", "IRQLAB_CACHE=" + file, ExitError, "IRQLAB_CACHE"},
+
+		{"device", "", ExitUsage, "--socket PATH is missing"},
+		{"device --socket=", "", ExitUsage, "--socket PATH is missing"},
+		{"device --socket " + none + "/socket", "", ExitUsage, none},
+		{"device --socket " + file, "", ExitUsage, "not a socket"},
+		{"device --socket " + socket, "", ExitUsage, "another process listens there"},
+		{"device --socket " + none + strings.Repeat("x", 108), "", ExitUsage, "shorter"},
+		{"device --socket " + none + " --vectors 0", "", ExitUsage, "0 vectors"},
+		{"device --socket " + none + " --vectors 2049", "", ExitUsage, "1 to 2048"},
+		{"device --socket " + none + " --vectors five", "", ExitUsage, "--vectors"},
+		{"device --socket " + none + " --trace " + file, "", ExitUsage, "file exists"},
+		{"device --socket " + none + " --trace=", "", ExitUsage, "--trace: it is empty"},
+		{"device --socket " + none + " there", "", ExitUsage, "irqlab device --help"},
+
+		{"ssh", "", ExitUsage, "irqlab ssh --help"},
+		{"ssh --shwo vm", "", ExitUsage, "--shwo"},
+		{"proxy", "", ExitUsage, "irqlab proxy --help"},
+
+		{"cache prun", "", ExitUsage, `unknown command "prun"`},
+		{"cache prune --unused soon", "", ExitUsage, "irqlab cache prune --help"},
+		{"cache prune", "IRQLAB_CACHE_LIMIT=plenty", ExitUsage, "plenty"},
+		{"cache verify --repair", "", ExitUsage, "--repair"},
+		{"cache list", "IRQLAB_CACHE=" + file, ExitError, "IRQLAB_CACHE"},
+
+		{"doctor qemu", "", ExitUsage, "irqlab doctor --help"},
+		{"doctor --fix", "", ExitUsage, "--fix"},
+		{"doctor", "IRQLAB_CACHE=" + file, ExitError, "IRQLAB_CACHE"},
+
+		{"list kernels", "IRQLAB_CACHE=" + file, ExitError, "IRQLAB_CACHE"},
+		{"completion bsah", "", ExitUsage, "irqlab completion --help"},
+		{"completion bash twice", "", ExitUsage, "irqlab completion bash --help"},
+		{"help cache prun", "", ExitUsage, `did you mean "cache prune"`},
+		{"-x", "", ExitUsage, "(see irqlab --help)"},
+	} {
+		t.Run(tc.args+" "+tc.env, func(t *testing.T) {
+			t.Setenv("IRQLAB_CACHE", t.TempDir())
+			if name, value, ok := strings.Cut(tc.env, "="); ok {
+				t.Setenv(name, value)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a device that is served after all would be for ever
+			defer cancel()
+			var errs bytes.Buffer
+			status := Run(ctx, strings.Fields(tc.args), Streams{In: strings.NewReader(""), Out: io.Discard, Err: &errs})
+			msg := errs.String()
+			if status != tc.status || !strings.Contains(msg, tc.want) {
+				t.Errorf("status %d, %q; want %d and %q", status, msg, tc.status, tc.want)
+			}
+		})
+	}
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 2 {
+		t.Errorf("beside the file and QEMU there is %v, %v", left, err)
+	}
+	if now, err := os.ReadFile(file); err != nil || !bytes.Equal(now, text) {
+		t.Errorf("the file is now %q, %v", now, err)
+	}
+}
+
+// An error without a status of its own is never a verdict.
+func TestUnforeseenError(t *testing.T) {
+	if got := exitStatus(io.ErrUnexpectedEOF); got != ExitError {
+		t.Errorf("status %d, want %d", got, ExitError)
 	}
 }
 

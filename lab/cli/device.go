@@ -26,11 +26,16 @@ func newDevice(s Streams) *cobra.Command {
     -object memory-backend-memfd,id=ram,size=512M,share=on \
     -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"PATH"}}' …
 
-The memory must be share=on: with a private mapping the function sees a stale copy. One client at a time; when it leaves, the function is reset and waits for the next.`,
+The memory must be share=on: with a private mapping the function sees a stale copy. One client at a time; when it leaves, the function is reset and waits for the next.
+
+An interrupt is its orderly end, with exit status 0.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if socket == "" {
 				return usageError(fmt.Errorf("--socket PATH is missing: name the unix socket to listen on"))
+			}
+			if traceFile == "" && cmd.Flags().Changed("trace") { // a variable that is not set: the timeline would be lost
+				return usageError(errors.New("--trace: it is empty; give a new FILE"))
 			}
 			f, err := lab.NewFunction(lab.FunctionConfig{Vectors: vectors})
 			if err != nil {
@@ -38,7 +43,7 @@ The memory must be share=on: with a private mapping the function sees a stale co
 			}
 			d, err := devmodel.Listen(socket, f.PCI)
 			if err != nil {
-				return err
+				return usageError(fmt.Errorf("--socket: %w", err))
 			}
 			defer d.Close()
 			fmt.Fprintf(s.Err, "serving function %04x:%04x with %d vectors on %s; interrupt to stop\n", lab.VendorID, lab.ManaID, vectors, socket)
@@ -47,7 +52,7 @@ The memory must be share=on: with a private mapping the function sees a stale co
 			if traceFile != "" {
 				group.Go(func() error { return streamTrace(ctx, f.Trace, traceFile) })
 			}
-			return group.Wait()
+			return group.Wait() // nil when interrupted: that is how it ends
 		},
 	}
 	cmd.Flags().StringVar(&socket, "socket", "", "unix `path` to listen on")

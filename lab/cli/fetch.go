@@ -3,6 +3,7 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
+	"irqlab/images"
 	"irqlab/lab"
 )
 
@@ -26,16 +27,16 @@ and several may run at once: each piece is made once and appears whole or not at
 			ctx := cmd.Context()
 			q, err := cache.QEMU(ctx, qemu, p.report)
 			if err != nil {
-				return err
+				return &exitError{ExitError, err}
 			}
 			p.result(s.Out, "QEMU %s (%s)", q.Version, q.Source)
 			for _, spec := range kernels {
 				k, err := cache.Kernel(ctx, spec, p.report)
-				if err != nil {
-					return err // names the kernel
+				if err == nil {
+					_, err = cache.Initramfs(ctx, k, p.report)
 				}
-				if _, err := cache.Initramfs(ctx, k, p.report); err != nil {
-					return err // names the kernel
+				if err != nil {
+					return labError(images.AsBadKernel(spec, err)) // names the kernel
 				}
 				p.result(s.Out, "kernel %s: %s", spec, k.Release)
 			}

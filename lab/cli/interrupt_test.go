@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -77,5 +78,21 @@ func TestInterruptedReading(t *testing.T) {
 				t.Errorf("it left %v, %v", left, err)
 			}
 		})
+	}
+}
+
+// To be interrupted is how device ends, with or without a file for its timeline.
+func TestInterruptedDevice(t *testing.T) {
+	dir := t.TempDir()
+	for _, args := range []string{"device --socket " + filepath.Join(dir, "a"), "device --socket " + filepath.Join(dir, "b") + " --trace " + filepath.Join(dir, "trace.jsonl")} {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		errs := writing{then: cancel} // it tells that it serves
+		if status := Run(ctx, strings.Fields(args), Streams{In: strings.NewReader(""), Out: new(bytes.Buffer), Err: &errs}); status != ExitPass {
+			t.Errorf("irqlab %s: status %d, %q; want %d", args, status, errs.String(), ExitPass)
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "[ab]")); err != nil || len(left) > 0 {
+		t.Errorf("it left %v, %v", left, err)
 	}
 }

@@ -18,7 +18,6 @@ import (
 
 	"irqlab/guestagent/cpulist"
 	"irqlab/guestagent/strategy"
-	"irqlab/images"
 	"irqlab/lab"
 	"irqlab/lab/report"
 	"irqlab/lab/runner"
@@ -184,12 +183,9 @@ func (f *runFlags) run(ctx context.Context, cases []scenarios.Case, s Streams) (
 	}
 	rep, err = runner.Run(ctx, cases, opts)
 	p.close()
-	var bad *images.BadKernelError
 	switch {
-	case errors.As(err, &bad):
-		return rep, usageError(err)
 	case err != nil && !errors.Is(err, context.Canceled):
-		return rep, &exitError{ExitError, err}
+		return rep, labError(err)
 	case f.out == "":
 		return rep, err
 	}

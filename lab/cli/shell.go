@@ -66,7 +66,7 @@ is probed or, with --during, brings its link up or is reset. A prompt lets you t
 			vm, err := runner.Boot(cmd.Context(), &cases[0], o)
 			p.close()
 			if err != nil {
-				return &exitError{ExitError, err}
+				return labError(err)
 			}
 			fmt.Fprintf(s.Err, "%s, case %s: VM %s with kernel %s; from another terminal: irqlab ssh %s\n",
 				cases[0].Scenario, cases[0].Name, vm.Process().Name(), vm.Kernel.Release, vm.Process().Name())
@@ -98,7 +98,7 @@ func holdAt(ctx context.Context, c *scenarios.Case, o runner.Options, s Streams,
 	se, err := runner.Open(ctx, c, o)
 	if err != nil {
 		p.close()
-		return &exitError{ExitError, err}
+		return labError(err)
 	}
 	h := &holdSession{s: s, se: se, lines: newLines(s)}
 	p.report("waiting for the device to come to "+hold, 0, 0)
