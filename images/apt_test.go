@@ -180,6 +180,15 @@ func archiveCache(t testing.TB, a *archive) *Cache {
 	return c
 }
 
+// testMirror is an archive with these packages in trixie-backports and an empty trixie, and an empty cache that fetches from it.
+func testMirror(t testing.TB, debs ...debSpec) (*archive, *Cache) {
+	t.Helper()
+	a := newArchive(t)
+	a.publish(t, "trixie")
+	a.publish(t, "trixie-backports", debs...)
+	return a, archiveCache(t, a)
+}
+
 // warnings collects what a cache warns of.
 func warnings(c *Cache) func() string {
 	var mu sync.Mutex
@@ -198,10 +207,7 @@ func warnings(c *Cache) func() string {
 
 func TestFetchKernel(t *testing.T) {
 	t.Parallel()
-	a := newArchive(t)
-	a.publish(t, "trixie")
-	a.publish(t, "trixie-backports", append(testKernel(t, "2"), testKernel(t, "10")...)...)
-	c := archiveCache(t, a)
+	a, c := testMirror(t, append(testKernel(t, "2"), testKernel(t, "10")...)...)
 	k, err := c.Kernel(t.Context(), "debian:9.1", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -230,9 +236,7 @@ func TestFetchKernel(t *testing.T) {
 
 func TestBrokenFetchLeavesNoEntry(t *testing.T) {
 	t.Parallel()
-	a := newArchive(t)
-	a.publish(t, "trixie")
-	a.publish(t, "trixie-backports", testKernel(t, "2")...)
+	a, c := testMirror(t, testKernel(t, "2")...)
 	truncate := func(path string, w http.ResponseWriter, data []byte) bool {
 		if !strings.HasSuffix(path, ".deb") {
 			return false
@@ -257,7 +261,6 @@ func TestBrokenFetchLeavesNoEntry(t *testing.T) {
 		}
 		return false
 	}
-	c := archiveCache(t, a)
 	for name, alter := range map[string]func(string, http.ResponseWriter, []byte) bool{"truncated": truncate, "corrupted": corrupt, "missing": missing} {
 		a.setAlter(alter)
 		_, err := c.Kernel(t.Context(), "debian:9.1", nil)
@@ -276,9 +279,7 @@ func TestBrokenFetchLeavesNoEntry(t *testing.T) {
 
 func TestInterruptedFetch(t *testing.T) {
 	t.Parallel()
-	a := newArchive(t)
-	a.publish(t, "trixie")
-	a.publish(t, "trixie-backports", testKernel(t, "2")...)
+	a, c := testMirror(t, testKernel(t, "2")...)
 	reached, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	a.setAlter(func(path string, w http.ResponseWriter, data []byte) bool {
@@ -292,7 +293,6 @@ func TestInterruptedFetch(t *testing.T) {
 		<-release
 		return true
 	})
-	c := archiveCache(t, a)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		<-reached
@@ -314,9 +314,7 @@ func TestInterruptedFetch(t *testing.T) {
 
 func TestProcessKilledWhileFetching(t *testing.T) {
 	t.Parallel()
-	a := newArchive(t)
-	a.publish(t, "trixie")
-	a.publish(t, "trixie-backports", testKernel(t, "2")...)
+	a, c := testMirror(t, testKernel(t, "2")...)
 	reached, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	a.setAlter(func(path string, w http.ResponseWriter, data []byte) bool {
@@ -329,7 +327,6 @@ func TestProcessKilledWhileFetching(t *testing.T) {
 		<-release
 		return true
 	})
-	c := archiveCache(t, a)
 	cmd := helper(t, "fetch "+c.dir+" "+a.URL)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -351,10 +348,7 @@ func TestProcessKilledWhileFetching(t *testing.T) {
 
 func TestTwoProcessesFetchAtOnce(t *testing.T) {
 	t.Parallel()
-	a := newArchive(t)
-	a.publish(t, "trixie")
-	a.publish(t, "trixie-backports", testKernel(t, "2")...)
-	c := archiveCache(t, a)
+	a, c := testMirror(t, testKernel(t, "2")...)
 	var cmds []*exec.Cmd
 	for range 2 {
 		cmd := helper(t, "fetch "+c.dir+" "+a.URL)
@@ -434,10 +428,7 @@ func TestMirrorTrouble(t *testing.T) {
 // A package that the index has but the mirror has lost makes irqlab look again, once.
 func TestStaleIndexIsRefreshedOnce(t *testing.T) {
 	t.Parallel()
-	a := newArchive(t)
-	a.publish(t, "trixie")
-	a.publish(t, "trixie-backports", testKernel(t, "2")...)
-	c := archiveCache(t, a)
+	a, c := testMirror(t, testKernel(t, "2")...)
 	x, err := c.ensureIndex(t.Context(), time.Hour, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -462,10 +453,7 @@ func TestStaleIndexIsRefreshedOnce(t *testing.T) {
 // A package list damaged on the disk heals: apt alone would never look at it again.
 func TestDamagedListIsFetchedAgain(t *testing.T) {
 	t.Parallel()
-	a := newArchive(t)
-	a.publish(t, "trixie")
-	a.publish(t, "trixie-backports", testKernel(t, "2")...)
-	c := archiveCache(t, a)
+	_, c := testMirror(t, testKernel(t, "2")...)
 	if _, err := c.Kernels(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
@@ -486,10 +474,7 @@ func TestDamagedListIsFetchedAgain(t *testing.T) {
 // A clock that was ahead once leaves an index that must not stay for good.
 func TestIndexFromTheFuture(t *testing.T) {
 	t.Parallel()
-	a := newArchive(t)
-	a.publish(t, "trixie")
-	a.publish(t, "trixie-backports", testKernel(t, "2")...)
-	c := archiveCache(t, a)
+	a, c := testMirror(t, testKernel(t, "2")...)
 	if err := c.writeIndex(&index{Time: time.Now().Add(1000 * time.Hour), Failed: time.Now().Add(1000 * time.Hour), Mirror: a.URL}); err != nil {
 		t.Fatal(err)
 	}
@@ -500,11 +485,8 @@ func TestIndexFromTheFuture(t *testing.T) {
 
 func TestIncompleteKernelIsRefused(t *testing.T) {
 	t.Parallel()
-	a := newArchive(t)
-	a.publish(t, "trixie")
 	k := testKernel(t, "2")
-	a.publish(t, "trixie-backports", k[0], k[2])
-	c := archiveCache(t, a)
+	_, c := testMirror(t, k[0], k[2])
 	_, err := c.Kernel(t.Context(), "debian:9.1", nil)
 	var incomplete *IncompleteKernelError
 	if !errors.As(err, &incomplete) || incomplete.Release != "9.1.2-cloud-amd64" || !strings.Contains(incomplete.Reason, "linux-modules-9.1.2-cloud-amd64") {
@@ -531,9 +513,7 @@ func TestFetchAsPlainUser(t *testing.T) {
 		t.Log("already a plain user: the other tests show it")
 		return
 	}
-	a := newArchive(t)
-	a.publish(t, "trixie")
-	a.publish(t, "trixie-backports", testKernel(t, "2")...)
+	a, _ := testMirror(t, testKernel(t, "2")...)
 	const nobody = 65534
 	dir, err := os.MkdirTemp("", "irqlab-plain-") // t.TempDir lies below a directory of root's
 	if err != nil {
