@@ -36,7 +36,7 @@ for standard input.
 
 Each line has the seconds since the case began, those since the line before, who tells, and what. Firings, calls and doorbells that repeat are counted on one line
 unless --each is given. --html writes a page with a lane for each CPU and each vector instead; it needs nothing but a browser.`,
-		Example: `  irqlab timeline results/unplug-during-reset/*/timeline.jsonl --html timeline.html
+		Example: `  irqlab timeline results/low-vcpu-driver/fixed/timeline.jsonl --html timeline.html
   irqlab timeline timeline.jsonl --from 0.9 --to 1.2
   irqlab timeline timeline.jsonl --source step --source cpu --source guest-log
   irqlab timeline timeline.jsonl --vector 2 --each`,
