@@ -158,6 +158,7 @@ func draw(r *rand.Rand, m makes) victim {
 func (s *site) round(name string, v victim, delay time.Duration, beside bool) (hit bool, outcome string) {
 	t := s.t
 	t.Helper()
+	before := s.runDirs()
 	l := s.start(experiment...)
 	var other *lab
 	if beside && (v.group || slices.Equal(v.kinds, []string{"irqlab"})) { // else the other's processes would be hit
@@ -179,11 +180,13 @@ func (s *site) round(name string, v victim, delay time.Duration, beside bool) (h
 	if left := until(t.Context(), s.lines); len(left) > 0 {
 		t.Errorf("%s: %s\nis left:\n%s", name, l, strings.Join(left, "\n"))
 	}
-	// A lab that dies with its reaper leaves its run directory as it is: the next run sweeps it.
+	// A lab that dies with its reaper leaves its run directory as it is: the next run sweeps it, if it lives long enough.
 	if v.hits("reaper") {
 		return hit, outcome
 	}
-	if left := until(t.Context(), s.runDirs); len(left) > 0 {
+	if left := until(t.Context(), func() []string {
+		return slices.DeleteFunc(s.runDirs(), func(dir string) bool { return slices.Contains(before, dir) })
+	}); len(left) > 0 {
 		t.Errorf("%s: %s\nrun directories are left: %q", name, l, left)
 	}
 	return hit, outcome
