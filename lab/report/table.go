@@ -350,7 +350,7 @@ func (p *page) total(r result.Report) {
 	if known > 0 {
 		failed += fmt.Sprintf(" (%d as known)", known)
 	}
-	p.linef("%s: %d passed, %s, %s; %.1f s%s", plural(len(r.Cases), "case", "cases"), count[result.Pass], failed,
+	p.linef("%s: %d passed, %s, %s; together %.1f s%s", plural(len(r.Cases), "case", "cases"), count[result.Pass], failed,
 		plural(count[result.Error], "error", "errors"), seconds, host)
 	if r.NotRun > 0 {
 		p.linef("%s", p.alarm("interrupted: "+plural(r.NotRun, "case was", "cases were")+" not run to the end"))
