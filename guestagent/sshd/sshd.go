@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -116,9 +117,9 @@ func (s *Server) Serve(ctx context.Context, conn net.Conn) error {
 	return nil
 }
 
-// left tells a client that went away, with or without a word, from a broken conversation.
+// left tells a client that went away, with or without a word, and with or without having read what was said to it, from a broken conversation.
 func left(err error) bool {
-	return err == nil || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrClosed) ||
+	return err == nil || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrClosed) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
 		strings.Contains(err.Error(), "disconnect, reason 11:") // SSH_DISCONNECT_BY_APPLICATION; x/crypto/ssh exports no type for it
 }
 

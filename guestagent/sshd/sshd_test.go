@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -317,6 +318,21 @@ func TestClientVanishes(t *testing.T) {
 		c.Close()
 		if err := <-done; err != nil {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A socket tells the one who reads from a client that went without having read all from one that said goodbye. Both have left.
+func TestLeft(t *testing.T) {
+	t.Parallel()
+	for err, want := range map[error]bool{
+		nil: true, io.EOF: true, net.ErrClosed: true, errors.New("disconnect, reason 11: bye"): true,
+		&net.OpError{Op: "read", Err: os.NewSyscallError("read", syscall.ECONNRESET)}: true,
+		&net.OpError{Op: "write", Err: os.NewSyscallError("write", syscall.EPIPE)}:    true,
+		errors.New("disconnect, reason 2: protocol error"):                            false, io.ErrUnexpectedEOF: false,
+	} {
+		if got := left(err); got != want {
+			t.Errorf("%v: left %t, want %t", err, got, want)
 		}
 	}
 }
