@@ -48,16 +48,22 @@ func takeRuns(ctx context.Context, b *bench, round int) (map[string]float64, err
 		WarmVFIO: "name: bench\nstrategy: linear\nvectors: 5\n",
 		WarmMana: "name: bench\ndriver: mana\nvectors: 5\n",
 	} {
-		if round == 0 { // the snapshot
-			if _, _, err := b.irqlab(ctx, scenario); err != nil {
-				return nil, err
-			}
-		}
-		if values[name], _, err = b.irqlab(ctx, scenario); err != nil {
+		if values[name], err = b.warm(ctx, round, scenario); err != nil {
 			return nil, err
 		}
 	}
 	return values, nil
+}
+
+// warm runs a scenario as irqlab does, in the first round once before, for the snapshot.
+func (b *bench) warm(ctx context.Context, round int, scenario string, flags ...string) (took float64, err error) {
+	if round == 0 {
+		if _, _, err := b.irqlab(ctx, scenario, flags...); err != nil {
+			return 0, err
+		}
+	}
+	took, _, err = b.irqlab(ctx, scenario, flags...)
+	return took, err
 }
 
 // irqlab runs a scenario warm with the command and returns the seconds it took and its report, all of whose cases have passed.
@@ -131,12 +137,7 @@ func takeCold(ctx context.Context, b *bench, _ int) (map[string]float64, error) 
 func takeRun(name, shapeText string, vectors int) func(context.Context, *bench, int) (map[string]float64, error) {
 	return func(ctx context.Context, b *bench, round int) (map[string]float64, error) {
 		scenario := fmt.Sprintf("name: bench\nstrategy: linear\nvectors: %d\n", vectors)
-		if round == 0 { // the snapshot
-			if _, _, err := b.irqlab(ctx, scenario, "--shape", shapeText); err != nil {
-				return nil, err
-			}
-		}
-		took, _, err := b.irqlab(ctx, scenario, "--shape", shapeText)
+		took, err := b.warm(ctx, round, scenario, "--shape", shapeText)
 		return map[string]float64{name: took}, err
 	}
 }

@@ -27,7 +27,7 @@ and several may run at once: each piece is made once and appears whole or not at
 			ctx := cmd.Context()
 			q, err := cache.QEMU(ctx, qemu, p.report)
 			if err != nil {
-				return &exitError{ExitError, err}
+				return err
 			}
 			p.result(s.Out, "QEMU %s (%s)", q.Version, q.Source)
 			for _, spec := range kernels {
