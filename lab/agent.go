@@ -37,6 +37,8 @@ var (
 	// TraceRead is what the kernel says of a vector and of one CPU: how many of the vector's interrupts that CPU has handled, and whether the vector is routed to it now.
 	// pending: the kernel has yet to move it into its requested mask.
 	TraceRead = trace.NewKind("vector-read", "vector", "irq", "cpu", "handled", "effective", "pending")
+	// TraceMasks is what was asked for a vector, what the kernel says is requested, and where it is effective, in the text; whether the first two differ.
+	TraceMasks = trace.NewKind("vector-masks", "vector", "irq", "differ")
 )
 
 // call asks the agent for one method and returns its typed answer.
@@ -86,9 +88,13 @@ func (a *Agent) OpenFunction(ctx context.Context, p agentapi.OpenFunctionParams)
 	return call[agentapi.FunctionInfo](ctx, a, agentapi.MethodOpenFunction, p)
 }
 
-// AddVectors enables count MSI-X vectors of an opened function one at a time, and returns all that are enabled, by ascending index.
+// AddVectors enables count MSI-X vectors of an opened function one at a time, and returns all that are enabled, by ascending index. When the kernel refuses one, which
+// is an *agentapi.Error of code refused, those before it are returned, too.
 func (a *Agent) AddVectors(ctx context.Context, address string, first, count int) ([]agentapi.Vector, error) {
 	r, err := call[agentapi.AddVectorsResult](ctx, a, agentapi.MethodAddVectors, agentapi.AddVectorsParams{Address: address, First: first, Count: count})
+	if err == nil && r.Refused != nil {
+		err = r.Refused
+	}
 	return r.Vectors, err
 }
 
@@ -163,17 +169,7 @@ func (a *Agent) Storm(ctx context.Context, cpus cpulist.List, rounds int, masks 
 	return err
 }
 
-// Observe reads what the kernel says about the given IRQs.
-func (a *Agent) Observe(ctx context.Context, irqs []int) (agentapi.Observation, error) {
-	return call[agentapi.Observation](ctx, a, agentapi.MethodObserve, agentapi.ObserveParams{IRQs: irqs})
-}
-
-// Await waits until every IRQ's total count has risen above the given one.
-func (a *Agent) Await(ctx context.Context, above map[int]uint64, timeout time.Duration) (agentapi.Observation, error) {
-	return call[agentapi.Observation](ctx, a, agentapi.MethodAwait, agentapi.AwaitParams{Above: above, TimeoutMS: int(timeout.Milliseconds())})
-}
-
-// AwaitTotals is Await that returns the total counts, and costs the guest little.
+// AwaitTotals waits until every IRQ's total count has risen above the given one, and returns them. Unlike Await it costs the guest little.
 func (a *Agent) AwaitTotals(ctx context.Context, above map[int]uint64, timeout time.Duration) (map[int]uint64, error) {
 	r, err := call[agentapi.TotalsResult](ctx, a, agentapi.MethodAwaitTotals, agentapi.AwaitParams{Above: above, TimeoutMS: int(timeout.Milliseconds())})
 	return r.Totals, err

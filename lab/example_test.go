@@ -38,8 +38,8 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	for i, irq := range seen.IRQs {
-		fmt.Printf("vector %d: requested %s, settled %t\n", vectors[i].Index, irq.Affinity, !irq.Pending())
+	for _, v := range seen.Vectors {
+		fmt.Printf("vector %d: requested %s, settled %t\n", v.Index, v.State.Affinity, !v.State.Pending())
 	}
 	// Output:
 	// vector 0: requested 0-1, settled true

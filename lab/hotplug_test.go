@@ -60,9 +60,9 @@ func TestHotplug(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, irq := range seen.IRQs {
-		if !irq.Effective.Within(cpulist.New(0, 1)) {
-			t.Errorf("IRQ %d is on CPU %s, which left", irq.IRQ, irq.Effective)
+	for _, v := range seen.Vectors {
+		if !v.State.Effective.Within(cpulist.New(0, 1)) {
+			t.Errorf("IRQ %d is on CPU %s, which left", v.IRQ, v.State.Effective)
 		}
 	}
 	for _, cpu := range []int{2, 3} {

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"irqlab/guestagent/agentapi"
+	"irqlab/guestagent/cpulist"
 )
 
 const (
@@ -33,69 +35,76 @@ func AsLost(err error) error {
 	return err
 }
 
-// IRQs are the guest's numbers for vectors, in their order.
-func IRQs(vectors []agentapi.Vector) []int {
-	irqs := make([]int, len(vectors))
-	for i, v := range vectors {
-		irqs[i] = v.IRQ
+// UnsettledError tells of vectors that were fired again and again and did not come to rest: still outside of their requested masks, or handled elsewhere than the kernel
+// says that they are routed to.
+type UnsettledError struct {
+	Vectors []VectorReading
+}
+
+func (e *UnsettledError) Error() string {
+	words := make([]string, len(e.Vectors))
+	for i, v := range e.Vectors {
+		words[i] = fmt.Sprintf("vector %d: requested %s, effective %s, handled on %s", v.Index, v.State.Affinity, v.State.Effective, v.Handled)
 	}
-	return irqs
+	return fmt.Sprintf("not settled after %d rounds: %s", settleRounds, strings.Join(words, "; "))
 }
 
 // Settle fires every vector until its effective CPUs lie in its requested mask and it is on them that the kernel has handled the last interrupt, and returns the
 // last reading.
 //
 // With plain PCI-MSI the kernel moves a vector in the handler of its next interrupt, so nothing read before this means much, and the interrupt that moves it is still
-// counted on the old CPU. A vector that is still pending after several rounds is no error: the reading says so. A vector that is fired and not handled is a *LostError.
-func (f *Function) Settle(ctx context.Context, a *Agent, vectors []agentapi.Vector) (agentapi.Observation, error) {
-	seen, err := a.Observe(ctx, IRQs(vectors))
+// counted on the old CPU. With vectors that do not settle in several rounds the reading is returned, too, and the error is an *UnsettledError. A vector that is fired and
+// not handled is a *LostError.
+func (f *Function) Settle(ctx context.Context, a *Agent, vectors []agentapi.Vector) (Reading, error) {
+	seen, err := a.Observe(ctx, vectors)
 	if err != nil {
 		return seen, err
 	}
-	f.Seen(vectors, seen)
+	f.Seen(seen)
 	for range settleRounds {
-		above := map[int]uint64{}
-		for i, v := range vectors {
-			above[v.IRQ] = seen.IRQs[i].Total
+		for _, v := range vectors {
 			if err := f.PCI.Fire(v.Index); err != nil {
 				return seen, fmt.Errorf("vector %d: %w", v.Index, err)
 			}
 		}
-		before := seen
-		seen, err = a.Await(ctx, above, settleRound)
-		if err = AsLost(err); err == nil {
-			f.Seen(vectors, seen)
+		after, err := a.Await(ctx, seen, settleRound)
+		if err != nil {
+			return seen, AsLost(err)
 		}
-		if err != nil || settled(before, seen) {
-			return seen, err
+		f.Seen(after)
+		compare(seen, &after)
+		if seen = after; len(seen.unsettled()) == 0 {
+			return seen, nil
 		}
 	}
-	return seen, nil
+	return seen, &UnsettledError{seen.unsettled()}
+}
+
+// compare says of each vector of a reading where it was handled since the reading before, and whether that is where the kernel says that it is.
+func compare(before Reading, after *Reading) {
+	for i := range after.Vectors {
+		v := &after.Vectors[i]
+		was, _ := before.Of(v.Index)
+		v.Handled = nil
+		for _, cpu := range slices.Sorted(maps.Keys(v.State.Counts)) {
+			if v.State.Counts[cpu] > was.State.Counts[cpu] {
+				v.Handled = append(v.Handled, cpu)
+			}
+		}
+		v.Unsettled = v.State.Pending() || len(v.Handled) == 0 || !v.Handled.Within(v.State.Effective)
+	}
+}
+
+func (r *Reading) unsettled() []VectorReading {
+	return slices.DeleteFunc(slices.Clone(r.Vectors), func(v VectorReading) bool { return !v.Unsettled })
 }
 
 // Seen puts a reading of the function's vectors on its timeline.
-func (f *Function) Seen(vectors []agentapi.Vector, seen agentapi.Observation) {
+func (f *Function) Seen(seen Reading) {
 	flag := map[bool]uint64{true: 1}
-	for i, v := range vectors {
-		irq := seen.IRQs[i]
-		cpus := slices.Compact(slices.Sorted(slices.Values(slices.Concat(irq.Effective, slices.Collect(maps.Keys(irq.Counts))))))
-		for _, cpu := range cpus {
-			f.Trace.Record(TraceRead, uint64(v.Index), uint64(v.IRQ), uint64(cpu), irq.Counts[cpu], flag[irq.Effective.Has(cpu)], flag[irq.Pending()])
+	for _, v := range seen.Vectors {
+		for _, cpu := range v.State.Effective.Or(cpulist.New(slices.Collect(maps.Keys(v.State.Counts))...)) {
+			f.Trace.Record(TraceRead, uint64(v.Index), uint64(v.IRQ), uint64(cpu), v.State.Counts[cpu], flag[v.State.Effective.Has(cpu)], flag[v.State.Pending()])
 		}
 	}
-}
-
-// settled reports whether no vector is pending and all that was handled between two readings was handled on the effective CPUs.
-func settled(before, after agentapi.Observation) bool {
-	for i, irq := range after.IRQs {
-		if irq.Pending() {
-			return false
-		}
-		for cpu, n := range irq.Counts {
-			if n > before.IRQs[i].Counts[cpu] && !irq.Effective.Has(cpu) {
-				return false
-			}
-		}
-	}
-	return true
 }

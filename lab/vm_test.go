@@ -80,7 +80,7 @@ func TestVM(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, want := range []string{"0-1", "0", "1"} {
-		irq := seen.IRQs[i]
+		irq := seen.Vectors[i].State
 		if irq.Affinity.String() != want || irq.Pending() {
 			t.Errorf("vector %d: requested %s, effective %s; want a settled %s", i, irq.Affinity, irq.Effective, want)
 		}
@@ -96,7 +96,7 @@ func TestVM(t *testing.T) {
 	if seen, err = f.Settle(ctx, a, vectors); err != nil {
 		t.Fatal(err)
 	}
-	if got := seen.IRQs[2].Effective; seen.Online.String() != "0,2-3" || !got.Within(seen.Online) {
+	if got := seen.Vectors[2].State.Effective; seen.Online.String() != "0,2-3" || !got.Within(seen.Online) {
 		t.Errorf("after CPU 1 left (online %s) vector 2 is routed to %s", seen.Online, got)
 	}
 	var guest *agentapi.Error

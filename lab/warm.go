@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -189,19 +188,15 @@ func rehearse(ctx context.Context, a *Agent) error {
 	if err != nil {
 		return refusal(err)
 	}
-	above := map[int]uint64{}
-	for _, v := range serial {
-		if v.Name != "" {
-			above[v.IRQ] = 0
-		}
-	}
-	if len(above) == 0 {
+	serial = slices.DeleteFunc(serial, func(v agentapi.Vector) bool { return v.Name == "" })
+	if len(serial) == 0 {
 		return nil
 	}
-	if _, err := a.Observe(ctx, slices.Collect(maps.Keys(above))); err != nil {
+	seen, err := a.Observe(ctx, serial)
+	if err != nil {
 		return err
 	}
-	_, err = a.Await(ctx, above, time.Millisecond)
+	_, err = a.Await(ctx, seen, time.Millisecond)
 	return refusal(err)
 }
 

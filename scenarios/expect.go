@@ -47,6 +47,7 @@ type Observed struct {
 	OneQueueOnCPU *bool          `json:"own-cpu,omitempty" jsonschema_description:"true: no two queue vectors share a CPU"`
 	QueuesWithin  *cpulist.List  `json:"queues-within,omitempty" jsonschema_description:"CPUs that no queue vector may leave"`
 	Pending       *pendingRule   `json:"pending,omitempty" jsonschema_description:"none (the default): every vector has moved to its requested mask; any: not checked"`
+	Dropped       *cpulist.List  `json:"dropped,omitempty" jsonschema_description:"vectors whose mask the kernel refuses or drops, and no others; none unless stated"`
 	OfflineCPUs   *offlineRule   `json:"offline-cpus,omitempty" jsonschema_description:"unused (the default): no vector is routed to an offline CPU; any: not checked"`
 }
 
@@ -206,6 +207,19 @@ func (w *Observed) check(o *result.Observation) []string {
 		if outside := v.Effective; w.QueuesWithin != nil && v.Role == result.RoleQueue && !outside.Within(*w.QueuesWithin) {
 			say("queue vector %d is on CPU %s, expected it within %s.", v.Index, cpus(outside), cpus(*w.QueuesWithin))
 		}
+		switch expected := w.Dropped != nil && w.Dropped.Has(v.Index); {
+		case v.Dropped && !expected && v.Refused != "":
+			say("vector %d: asked for %s, the kernel refused it (%s) and kept %s.", v.Index, cpus(v.Asked), strings.TrimRight(v.Refused, "."), cpus(v.Affinity))
+		case v.Dropped && !expected:
+			say("vector %d: asked for %s, the kernel kept %s.", v.Index, cpus(v.Asked), cpus(v.Affinity))
+		case expected && !v.Dropped:
+			say("vector %d: the kernel has %s as it was asked for, expected it dropped.", v.Index, cpus(v.Affinity))
+		}
+		if !v.Handled.Within(v.Effective) {
+			say("vector %d: the kernel says that it is routed to CPU %s, and handled what was fired last on CPU %s.", v.Index, cpus(v.Effective), cpus(v.Handled))
+		} else if v.Unsettled && !v.Pending {
+			say("vector %d did not settle: on none of the CPUs online did its count rise when it was handled.", v.Index)
+		}
 		if v.Pending && (w.Pending == nil || *w.Pending != ruleAny) {
 			say("vector %d is on CPU %s and has not moved to its mask %s, expected every vector to have settled.", v.Index, cpus(v.Effective), cpus(v.Affinity))
 		}
@@ -281,7 +295,7 @@ func (e Expect) without(aspects ...aspect) (kept Expect, dropped []aspect) {
 		for _, f := range []any{&o.HWC, &o.Queues, &o.Clustered, &o.IdleCPUs, &o.OneQueueOnCPU} {
 			drop(aspectPlacement, f)
 		}
-		for _, f := range []any{&o.HWCMask, &o.QueueMasks, &o.QueueHints, &o.QueuesWithin} {
+		for _, f := range []any{&o.HWCMask, &o.QueueMasks, &o.QueueHints, &o.QueuesWithin, &o.Dropped} {
 			drop(aspectMasks, f)
 		}
 		for _, f := range []any{&o.Online, &o.Vectors, &o.Unused} {
@@ -394,6 +408,9 @@ func (w *Observed) validate(c *Case) []problem {
 		if list != nil && !list.Within(all) {
 			say(key, "CPU %s is not in the shape; allowed: %s", list.Minus(all), all)
 		}
+	}
+	if all := cpulist.Range(0, c.Vectors-1); w.Dropped != nil && !w.Dropped.Within(all) {
+		say("dropped", "vector %s is not the function's, which has %s", w.Dropped.Minus(all), all)
 	}
 	slices.SortFunc(out, func(a, b problem) int { return strings.Compare(a.key, b.key) })
 	return out

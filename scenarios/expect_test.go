@@ -34,6 +34,9 @@ func settled(queues ...string) result.Case {
 
 func TestCheck(t *testing.T) {
 	with := func(c result.Case, change func(*result.Case)) result.Case { change(&c); return c }
+	vector := func(index int, change func(*result.Vector)) func(*result.Case) {
+		return func(c *result.Case) { change(&c.Observations[0].Vectors[index]) }
+	}
 	for _, tc := range []struct {
 		what   string
 		expect string // YAML below expect
@@ -72,6 +75,23 @@ func TestCheck(t *testing.T) {
 			"settled: CPUs 0-3 are online, expected 0-2.", "settled: the function has 2 vectors, expected 5."}},
 		{"pending, by rule", "{}", settled("0/3"), []string{"settled: vector 1 is on CPU 0 and has not moved to its mask 3, expected every vector to have settled."}},
 		{"pending, lifted", "{settled: {pending: any}}", settled("0/3"), nil},
+		{"dropped", "{settled: {queues-within: 0-1}}", with(settled("0/0-1", "0"), vector(1, func(v *result.Vector) { v.Asked, v.Dropped = list("1"), true })),
+			[]string{"settled: vector 1: asked for 1, the kernel kept 0-1."}},
+		{"refused", "{}", with(settled("0"), vector(1, func(v *result.Vector) { v.Asked, v.Dropped, v.Refused = list("1"), true, "no space left on device" })),
+			[]string{"settled: vector 1: asked for 1, the kernel refused it (no space left on device) and kept 0."}},
+		{"dropped, expected", "{settled: {dropped: 1}}", with(settled("0/0-1", "0"), vector(1, func(v *result.Vector) { v.Asked, v.Dropped = list("1"), true })), nil},
+		{"kept, expected to be dropped", "{settled: {dropped: 1-2}}", with(settled("0", "1"), vector(1, func(v *result.Vector) { v.Asked, v.Dropped = list("1"), true })),
+			[]string{"settled: vector 2: the kernel has 1 as it was asked for, expected it dropped."}},
+		{"another dropped", "{settled: {dropped: 2}}", with(settled("0/0-1", "0"), vector(1, func(v *result.Vector) { v.Asked, v.Dropped = list("1"), true })),
+			[]string{"settled: vector 1: asked for 1, the kernel kept 0-1.", "settled: vector 2: the kernel has 0 as it was asked for, expected it dropped."}},
+		{"asked and requested differ, since CPUs left", "{}", with(settled("0/0-1"), vector(1, func(v *result.Vector) { v.Asked = list("3") })), nil},
+		{"an effective mask that lies", "{settled: {queues: [3, 0, 1, 2]}}", with(settled("3", "0", "1", "2"), vector(1, func(v *result.Vector) { v.Handled, v.Unsettled = list("0-2"), true })),
+			[]string{"settled: vector 1: the kernel says that it is routed to CPU 3, and handled what was fired last on CPU 0-2."}},
+		{"a contradiction cannot be lifted", "{settled: {pending: any}}", with(settled("3"), vector(1, func(v *result.Vector) { v.Handled = list("0") })),
+			[]string{"settled: vector 1: the kernel says that it is routed to CPU 3, and handled what was fired last on CPU 0."}},
+		{"handled nobody knows where", "{}", with(settled("3"), vector(1, func(v *result.Vector) { v.Unsettled = true })),
+			[]string{"settled: vector 1 did not settle: on none of the CPUs online did its count rise when it was handled."}},
+		{"handled where it should be", "{}", with(settled("3"), vector(1, func(v *result.Vector) { v.Handled = list("3") })), nil},
 		{"offline, by rule", "{}", settled("5"), []string{"settled: vector 1 is on CPU 5, which is offline, expected only 0-3."}},
 		{"offline, lifted", "{settled: {offline-cpus: any}}", settled("5"), nil},
 		{"log, by rule", "{}", with(settled("0"), func(c *result.Case) { c.KernelLog.Warnings = []string{"WARNING: CPU: 1 PID: 1 at x.c:1\nmore"} }),

@@ -23,7 +23,7 @@ func TestLoadErrors(t *testing.T) {
 			`f.yaml:4:5: strategy.1: unknown strategy "xyzzy"; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node`}},
 		{"unknown key in a case", "name: x\ncases:\n  a:\n    strategy: linear\n    expect:\n      settled:\n        queue: [0]\n", []string{
 			`f.yaml:7:9: cases.a.expect.settled.queue: unknown key; allowed: online, vectors, hwc, queues, hwc-mask, queue-masks, queue-hints, clustered, ` +
-				`idle-cpus, unused, own-cpu, queues-within, pending, offline-cpus; did you mean "queues"?`}},
+				`idle-cpus, unused, own-cpu, queues-within, pending, dropped, offline-cpus; did you mean "queues"?`}},
 		{"unknown label", "name: x\nstrategy: linear\nexpect: {setled: {hwc: 0}}\n", []string{
 			`f.yaml:3:10: expect.setled: unknown key; allowed: branch, log, settled; did you mean "settled"?`}},
 		{"several at once, in the file's order", "name: x\ndriver: vfoi\nvectors: many\nirqchip: msx\n", []string{

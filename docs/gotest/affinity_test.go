@@ -53,7 +53,8 @@ func TestStrategiesUnderRemapping(t *testing.T) {
 				t.Fatal(err)
 			}
 			used := map[string]int{}
-			for i, irq := range seen.IRQs {
+			for i, v := range seen.Vectors {
+				irq := v.State
 				if got, want := irq.Affinity.String(), applied.Masks[i].Mask.String(); got != want {
 					t.Errorf("vector %d: mask %s, want %s", i, got, want)
 				}

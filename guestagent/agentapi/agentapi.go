@@ -13,7 +13,7 @@ import (
 )
 
 // Version is the protocol's version; both sides refuse another.
-const Version = 1
+const Version = 2
 
 // Names of the virtio-serial ports, as /sys/class/virtio-ports/*/name shows them.
 const (
@@ -209,6 +209,8 @@ type Vector struct {
 // AddVectorsResult lists all enabled vectors of the function, ascending index.
 type AddVectorsResult struct {
 	Vectors []Vector `json:"vectors"`
+	// Refused is the kernel's answer to the first vector that it did not enable; nil: all that were asked for are there.
+	Refused *Error `json:"refused,omitempty"`
 }
 
 // ReadRegisterParams reads a register of BAR 0 of an opened function, over and over.
@@ -260,9 +262,10 @@ type ApplyParams struct {
 
 // AppliedMask is what was written for one vector. Mask nil: left alone.
 type AppliedMask struct {
-	Index int          `json:"index"`
-	IRQ   int          `json:"irq"`
-	Mask  cpulist.List `json:"mask"`
+	Index   int          `json:"index"`
+	IRQ     int          `json:"irq"`
+	Mask    cpulist.List `json:"mask"`
+	Refused string       `json:"refused,omitempty"` // the kernel's words where it did not take the mask; "": it did
 }
 
 // ApplyResult tells which branch the strategy took and what was written.
@@ -311,7 +314,6 @@ type ObserveParams struct {
 
 // IRQ is what the kernel says about one interrupt.
 type IRQ struct {
-	IRQ       int            `json:"irq"`
 	Affinity  cpulist.List   `json:"affinity"`  // requested: smp_affinity_list
 	Hint      cpulist.List   `json:"hint"`      // affinity_hint; nil where none was set
 	Effective cpulist.List   `json:"effective"` // effective_affinity_list
@@ -328,7 +330,7 @@ func (i IRQ) Pending() bool { return !i.Effective.Within(i.Affinity) }
 // Observation is one reading of a set of IRQs.
 type Observation struct {
 	Online cpulist.List `json:"online"`
-	IRQs   []IRQ        `json:"irqs"` // in the order asked
+	IRQs   map[int]IRQ  `json:"irqs"` // by number: each that was asked for
 }
 
 // SetAffinityParams asks for masks to be written as they are, in order.

@@ -288,7 +288,7 @@ func TestFunctionLife(t *testing.T) {
 		t.Errorf("%+v", irqs)
 	}
 	o := call[agentapi.Observation](t, c, agentapi.MethodAwait, agentapi.AwaitParams{Above: map[int]uint64{all.Vectors[2].IRQ: 0}})
-	if o.IRQs[0].Total != 1 || o.IRQs[0].Affinity.String() != "1" {
+	if got := o.IRQs[all.Vectors[2].IRQ]; got.Total != 1 || got.Affinity.String() != "1" {
 		t.Errorf("%+v", o)
 	}
 	wantCode(t, c, agentapi.MethodAwait, agentapi.AwaitParams{Above: map[int]uint64{all.Vectors[2].IRQ: 1}, TimeoutMS: 5}, agentapi.CodeTimeout, "vfio-msix[2]")
@@ -325,6 +325,35 @@ func TestKernelDrivers(t *testing.T) {
 	for _, m := range []string{agentapi.MethodUnbind, agentapi.MethodReset} {
 		wantCode(t, c, m, agentapi.FunctionParams{Address: function}, agentapi.CodeInvalid, "close it first")
 	}
+}
+
+// What the kernel refuses is told beside what it granted.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	a, k := newAgent(t)
+	c := dial(t, a)
+	call[agentapi.FunctionInfo](t, c, agentapi.MethodOpenFunction, agentapi.OpenFunctionParams{Address: function})
+	k.fail = 4 // the fourth vector
+	r := call[agentapi.AddVectorsResult](t, c, agentapi.MethodAddVectors, agentapi.AddVectorsParams{Address: function, Count: 6})
+	if len(r.Vectors) != 3 || r.Refused == nil || r.Refused.Code != agentapi.CodeRefused || !strings.Contains(r.Refused.Message, "no space") {
+		t.Fatalf("%+v", r)
+	}
+	// A full device is what a file says that takes no byte, with the errno of a CPU that has no vector left.
+	full := k.root.Path(fmt.Sprintf("proc/irq/%d/smp_affinity_list", r.Vectors[1].IRQ))
+	if err := errors.Join(os.Remove(full), os.Symlink("/dev/full", full)); err != nil {
+		t.Fatal(err)
+	}
+	applied := call[agentapi.ApplyResult](t, c, agentapi.MethodApply, agentapi.ApplyParams{Strategy: "linear", Node: -1, Total: 3, Queues: r.Vectors[1:]})
+	if m := applied.Masks; len(m) != 2 || !strings.Contains(m[0].Refused, "no space left") || m[1].Refused != "" {
+		t.Fatalf("%+v", applied)
+	}
+	if s, _ := k.root.CPUs(fmt.Sprintf("proc/irq/%d/smp_affinity_list", r.Vectors[2].IRQ)); s.String() != "1" {
+		t.Errorf("the mask after the refused one is %s, to be 1", s)
+	}
+	if err := os.Remove(full); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, c, agentapi.MethodApply, agentapi.ApplyParams{Strategy: "linear", Node: -1, Total: 3, Queues: r.Vectors[1:]}, agentapi.CodeNotFound, "vector 1")
 }
 
 func TestVectorsAreVerified(t *testing.T) {
@@ -443,7 +472,7 @@ func TestBadRequests(t *testing.T) {
 	for _, text := range []string{"", "two\nlines", strings.Repeat("x", agentapi.MaxMark+1), "caf\u00e9"} {
 		wantCode(t, c, agentapi.MethodMark, agentapi.MarkParams{Text: text}, agentapi.CodeInvalid, "printable ASCII")
 	}
-	if call[agentapi.Info](t, c, agentapi.MethodInfo, agentapi.InfoParams{Version: 1}).Version != 1 { // the channel survived it all
+	if call[agentapi.Info](t, c, agentapi.MethodInfo, agentapi.InfoParams{Version: agentapi.Version}).Version != agentapi.Version { // the channel survived it all
 		t.Error("no info")
 	}
 }

@@ -124,7 +124,7 @@ func (a *Agent) opened(address string) (Function, error) {
 	return f, nil
 }
 
-// addVectors enables vectors one by one, each a request of its own to the device, as a driver that allocates them late does.
+// addVectors enables vectors one by one, each a request of its own to the device, as a driver that allocates them late does. Those before one that the kernel refuses stay.
 func (a *Agent) addVectors(ctx context.Context, p agentapi.AddVectorsParams) (agentapi.AddVectorsResult, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -136,16 +136,20 @@ func (a *Agent) addVectors(ctx context.Context, p agentapi.AddVectorsParams) (ag
 		return agentapi.AddVectorsResult{}, fault.New(agentapi.CodeInvalid,
 			"function %s: %d vectors from %d on: the next is %d and the table holds %d", p.Address, p.Count, p.First, f.Enabled(), f.Vectors())
 	}
+	var out agentapi.AddVectorsResult
 	for range p.Count {
 		if err := ctx.Err(); err != nil {
 			return agentapi.AddVectorsResult{}, err
 		}
 		if err := f.AddVector(); err != nil {
-			return agentapi.AddVectorsResult{}, err
+			if out.Refused = fault.Reply(err); out.Refused.Code != agentapi.CodeRefused {
+				return agentapi.AddVectorsResult{}, err
+			}
+			break
 		}
 	}
-	vectors, err := a.enabled(p.Address, f)
-	return agentapi.AddVectorsResult{Vectors: vectors}, err
+	out.Vectors, err = a.enabled(p.Address, f)
+	return out, err
 }
 
 // readRegister reads a register of an opened function, and times it.

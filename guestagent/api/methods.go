@@ -119,7 +119,7 @@ func milliseconds(ms int) (time.Duration, error) {
 }
 
 // apply computes the strategy's masks on the guest's own topology and writes them, the HWC's first and the queues' in the order they were
-// added, as the driver does. Writing stops at the first mask the kernel refuses.
+// added, as the driver does. A mask that the kernel refuses keeps none of the others from being written: a driver does not stop there either.
 func (a *Agent) apply(_ context.Context, p agentapi.ApplyParams) (agentapi.ApplyResult, error) {
 	topo, err := cpu.Topology(a.cfg.Root)
 	if err != nil {
@@ -134,12 +134,16 @@ func (a *Agent) apply(_ context.Context, p agentapi.ApplyParams) (agentapi.Apply
 	}
 	out := agentapi.ApplyResult{Branch: plan.Branch, Masks: []agentapi.AppliedMask{}}
 	set := func(v agentapi.Vector, mask cpulist.List) error {
+		m := agentapi.AppliedMask{Index: v.Index, IRQ: v.IRQ, Mask: mask}
 		if mask != nil {
 			if err := irq.SetAffinity(a.cfg.Root, v.IRQ, mask); err != nil {
-				return fmt.Errorf("strategy %s: vector %d: %w", p.Strategy, v.Index, err)
+				if fault.Reply(err).Code != agentapi.CodeRefused {
+					return fmt.Errorf("strategy %s: vector %d: %w", p.Strategy, v.Index, err)
+				}
+				m.Refused = err.Error()
 			}
 		}
-		out.Masks = append(out.Masks, agentapi.AppliedMask{Index: v.Index, IRQ: v.IRQ, Mask: mask})
+		out.Masks = append(out.Masks, m)
 		return nil
 	}
 	if p.HWC != nil {

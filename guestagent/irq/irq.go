@@ -73,14 +73,14 @@ func Observe(r kfile.Root, irqs []int) (agentapi.Observation, error) {
 	if err != nil {
 		return agentapi.Observation{}, err
 	}
-	out := agentapi.Observation{Online: cpulist.New(table.CPUs...), IRQs: make([]agentapi.IRQ, 0, len(irqs))}
+	out := agentapi.Observation{Online: cpulist.New(table.CPUs...), IRQs: make(map[int]agentapi.IRQ, len(irqs))}
 	for _, n := range irqs {
 		o, err := observeOne(r, table, n)
 		if err != nil {
 			return agentapi.Observation{}, err
 		}
 		o.Total = all.Of(n)
-		out.IRQs = append(out.IRQs, o)
+		out.IRQs[n] = o
 	}
 	return out, nil
 }
@@ -90,7 +90,7 @@ func observeOne(r kfile.Root, table Table, n int) (agentapi.IRQ, error) {
 	if !ok {
 		return agentapi.IRQ{}, notFound(n)
 	}
-	o := agentapi.IRQ{IRQ: n, Node: -1, Chip: row.Chip, Action: row.Action, Counts: row.Counts}
+	o := agentapi.IRQ{Node: -1, Chip: row.Chip, Action: row.Action, Counts: row.Counts}
 	var err error
 	if o.Affinity, err = r.CPUs(dir(n), "smp_affinity_list"); err != nil {
 		return o, vanished(n, err)
@@ -128,7 +128,7 @@ func vanished(n int, err error) error {
 // pollEvery is how often Await looks: well below the time an interrupt takes to reach a TCG guest, yet idle enough not to slow it.
 const pollEvery = 2 * time.Millisecond
 
-// Await waits until each IRQ's total count has risen above above[irq], then observes them in ascending order.
+// Await waits until each IRQ's total count has risen above above[irq], then observes them.
 // The error of an expired ctx names those that did not move.
 func Await(ctx context.Context, r kfile.Root, above map[int]uint64) (agentapi.Observation, error) {
 	if _, err := AwaitTotals(ctx, r, above); err != nil {

@@ -252,8 +252,8 @@ func TestObserve(t *testing.T) {
 	if o.Online.String() != "0-3" || len(o.IRQs) != 2 {
 		t.Fatalf("%+v", o)
 	}
-	hwc, q := o.IRQs[0], o.IRQs[1]
-	if hwc.IRQ != 29 || hwc.Pending() || hwc.Hint != nil || hwc.Node != 1 || hwc.Action != "vfio-msix[0](0000:81:00.0)" {
+	hwc, q := o.IRQs[29], o.IRQs[28]
+	if hwc.Pending() || hwc.Hint != nil || hwc.Node != 1 || hwc.Action != "vfio-msix[0](0000:81:00.0)" {
 		t.Errorf("%+v", hwc)
 	}
 	if !q.Pending() || q.Hint.String() != "2" || q.Counts[2] != 41 || q.Total != 50 {
@@ -272,7 +272,7 @@ func TestAwait(t *testing.T) {
 	irqFiles(files, 28, "2", "2", "0")
 	irqFiles(files, 29, "0", "0", "0")
 	r := tree(t, files)
-	if o, err := Await(t.Context(), r, map[int]uint64{29: 1, 28: 47}); err != nil || len(o.IRQs) != 2 || o.IRQs[0].IRQ != 28 {
+	if o, err := Await(t.Context(), r, map[int]uint64{29: 1, 28: 47}); err != nil || len(o.IRQs) != 2 || o.IRQs[28].Total != 48 {
 		t.Errorf("already above: %+v, %v", o, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -289,7 +289,7 @@ func TestAwait(t *testing.T) {
 		_ = os.WriteFile(tmp, []byte(stats(moved, 0)), 0o644)
 		_ = os.Rename(tmp, r.Path("proc/stat"))
 	}()
-	if o, err := Await(t.Context(), r, map[int]uint64{29: 2}); err != nil || o.IRQs[0].Total != 3 {
+	if o, err := Await(t.Context(), r, map[int]uint64{29: 2}); err != nil || o.IRQs[29].Total != 3 {
 		t.Errorf("moving: %+v, %v", o, err)
 	}
 }

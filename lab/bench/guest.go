@@ -205,17 +205,16 @@ func (b *bench) inFork(ctx context.Context, vm *lab.VM) (map[string]float64, err
 	}
 	one := added[1]
 	var calls, fires []float64
-	seen, err := a.Observe(ctx, []int{one.IRQ})
+	seen, err := a.Observe(ctx, added[1:2])
 	for i := 0; i < repeats && err == nil; i++ {
 		start := time.Now()
-		seen, err = a.Observe(ctx, []int{one.IRQ})
+		seen, err = a.Observe(ctx, added[1:2])
 		calls = append(calls, microseconds(time.Since(start)))
 	}
 	for i := 0; i < repeats && err == nil; i++ {
-		above := map[int]uint64{one.IRQ: seen.IRQs[0].Total}
 		start := time.Now()
 		if err = fn.PCI.Fire(one.Index); err == nil {
-			seen, err = a.Await(ctx, above, 10*time.Second)
+			seen, err = a.Await(ctx, seen, 10*time.Second)
 		}
 		fires = append(fires, microseconds(time.Since(start)))
 	}

@@ -308,9 +308,9 @@ func (l *life) settle(ctx context.Context) error {
 		return err
 	}
 	states := l.f.PCI.VectorStates()
-	for i, v := range vectors {
+	for _, v := range seen.Vectors {
 		fired := states[v.Index].Fired - l.fired[v.Index]
-		if handled := seen.IRQs[i].Total; handled == 0 || handled > fired {
+		if handled := v.State.Total; handled == 0 || handled > fired {
 			return fmt.Errorf("vector %d was fired %d times since its interrupt was requested, and handled %d times", v.Index, fired, handled)
 		}
 	}
@@ -371,7 +371,7 @@ func (l *life) resetService(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	hwc, err := l.a.Observe(ctx, []int{vectors[0].IRQ})
+	hwc, err := l.a.Observe(ctx, vectors[:1])
 	if err != nil {
 		return err
 	}
@@ -381,7 +381,7 @@ func (l *life) resetService(ctx context.Context) error {
 		return err
 	}
 	if !l.report.SelfReset {
-		if _, err := l.a.Await(ctx, map[int]uint64{vectors[0].IRQ: hwc.IRQs[0].Total}, departure); err != nil {
+		if _, err := l.a.Await(ctx, hwc, departure); err != nil {
 			return fmt.Errorf("the event's interrupt: %w", err)
 		}
 		// Going through the hardware channel once more shows that it is alive.

@@ -49,7 +49,7 @@ type row struct{ what, a, b string }
 
 // inWords are the names of what is compared where the result's own would not do in a sentence.
 var inWords = map[string]string{
-	"warnings": "warnings in the kernel log", "online": "online CPUs", "clustered": "clustered CPUs", "idle_cpus": "idle CPUs", "affinity": "requested mask",
+	"warnings": "warnings in the kernel log", "online": "online CPUs", "clustered": "clustered CPUs", "idle_cpus": "idle CPUs", "asked": "asked mask", "dropped": "dropped mask", "affinity": "requested mask",
 }
 
 func words(what string) string { return cmp.Or(inWords[what], what) }
@@ -157,9 +157,11 @@ func vectorRows(p vectorPair) []row {
 	}
 	return []row{
 		{"role", p.a.Role, p.b.Role},
+		{"asked", p.a.Asked.String(), p.b.Asked.String()},
 		{"affinity", p.a.Affinity.String(), p.b.Affinity.String()},
 		{"hint", p.a.Hint.String(), p.b.Hint.String()},
 		{"effective", p.a.Effective.String(), p.b.Effective.String()},
+		{"dropped", strconv.FormatBool(p.a.Dropped), strconv.FormatBool(p.b.Dropped)},
 		{"pending", strconv.FormatBool(p.a.Pending), strconv.FormatBool(p.b.Pending)},
 	}
 }
@@ -276,6 +278,9 @@ func requestedEffective(v result.Vector) string {
 	s := listOrDash(v.Affinity) + " on " + listOrDash(v.Effective)
 	if v.Pending {
 		s += " pending"
+	}
+	if v.Dropped {
+		s += " (" + listOrDash(v.Asked) + " dropped)"
 	}
 	if !slices.Equal(v.Hint, v.Affinity) {
 		s += " (hint " + listOrDash(v.Hint) + ")"

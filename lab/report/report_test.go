@@ -28,7 +28,7 @@ func run(name, strategy string, outcome result.Outcome, masks []string, queues .
 		if err != nil {
 			panic(err)
 		}
-		vectors = append(vectors, result.Vector{Index: i + 1, Role: result.RoleQueue, IRQ: 27 + i, Affinity: mask, Effective: cpulist.List{q}, Counts: map[int]uint64{2: 1, q: 2}})
+		vectors = append(vectors, result.Vector{Index: i + 1, Role: result.RoleQueue, IRQ: 27 + i, Asked: mask, Affinity: mask, Effective: cpulist.List{q}, Handled: cpulist.List{q}, Counts: map[int]uint64{2: 1, q: 2}})
 	}
 	return result.Case{
 		Scenario: "low-vcpu", Name: name, Outcome: outcome, Kernel: "7.3.4+deb13-cloud-amd64", KernelSpec: "debian:7.3", Driver: "vfio", Strategy: strategy, Branch: strategy,
@@ -41,7 +41,7 @@ func run(name, strategy string, outcome result.Outcome, masks []string, queues .
 func lowVCPU() result.Report {
 	unset := run("unset", "unset", result.Pass, []string{"0-3", "0-3", "0-3", "0-3"}, 2, 3, 2, 3)
 	unset.DeviceNode = nil
-	return result.Report{Schema: 1, Host: result.Host{QEMU: "11.1.3", Accel: "tcg", AccelReason: "no /dev/kvm", CPUs: 2}, Cases: []result.Case{
+	return result.Report{Schema: result.Schema, Host: result.Host{QEMU: "11.1.3", Accel: "tcg", AccelReason: "no /dev/kvm", CPUs: 2}, Cases: []result.Case{
 		run("numa-aware", "numa-aware", result.Pass, []string{"0-1", "2-3", "0-1", "2-3"}, 0, 2, 0, 3),
 		run("linear", "linear", result.Pass, []string{"0", "1", "2", "3"}, 0, 1, 2, 3),
 		unset,
@@ -57,6 +57,9 @@ func troubled() result.Report {
 	failed.Notes = []string{"expectations on masks dropped because --vectors overrides"}
 	failed.KernelLog.Warnings = []string{"WARNING: CPU: 1 PID: 1 at kernel/irq/manage.c:1\nCall Trace:\n\x1b[2J <TASK>"}
 	failed.Observations[0].Vectors[3].Pending = true
+	dropped := &failed.Observations[0].Vectors[2]
+	dropped.Asked, dropped.Affinity, dropped.Dropped = cpulist.List{1}, cpulist.Range(0, 3), true
+	failed.Observations[0].Vectors[4].Handled = cpulist.Range(0, 2)
 	failed.Artifacts = result.Artifacts{Console: "low-vcpu/numa-aware/console.log", Trace: "low-vcpu/numa-aware/trace.jsonl"}
 	lost := &r.Cases[1]
 	*lost = result.Case{Scenario: "low-vcpu", Name: "linear", Outcome: result.Error, KernelSpec: "debian:7.3", Driver: "mana", Irqchip: "msi", Shape: shape.Default(), Vectors: 5,
@@ -66,7 +69,7 @@ func troubled() result.Report {
 
 // alternatives has names of two parts: a matrix.
 func alternatives() result.Report {
-	r := result.Report{Schema: 1, Host: result.Host{QEMU: "11.1.3", Accel: "kvm", CPUs: 1}}
+	r := result.Report{Schema: result.Schema, Host: result.Host{QEMU: "11.1.3", Accel: "kvm", CPUs: 1}}
 	for _, s := range []string{"numa-aware", "linear"} {
 		for _, p := range []string{"quiet", "busy"} {
 			queues := []int{0, 1, 2, 3}
@@ -96,7 +99,7 @@ func large() result.Report {
 	c := result.Case{Scenario: "ht-core-spread", Name: "numa-aware", Outcome: result.Pass, Kernel: "7.3", Driver: "mana", Irqchip: "msi",
 		Shape: shape.Shape{Sockets: 2, Cores: 32, Threads: 2, Nodes: 2, MemoryMiB: 2048}, Vectors: 33, Online: cpulist.Range(0, 127),
 		Observations: []result.Observation{result.Observe("settled", cpulist.Range(0, 127), vectors)}}
-	return result.Report{Schema: 1, Cases: []result.Case{c}}
+	return result.Report{Schema: result.Schema, Cases: []result.Case{c}}
 }
 
 // steps has two experiments: one with all that a step can tell, and one that fails as is known.

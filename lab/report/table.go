@@ -266,7 +266,12 @@ func (p *page) observation(o *result.Observation) {
 	header := []string{"vector", "role", "irq", "requested", "hint", "effective"}
 	configs := []table.ColumnConfig{
 		{Name: "vector", Align: text.AlignRight}, {Name: "irq", Align: text.AlignRight},
+		{Name: "asked", WidthMax: maxListWidth, WidthMaxEnforcer: text.WrapSoft},
 		{Name: "requested", WidthMax: maxListWidth, WidthMaxEnforcer: text.WrapSoft},
+	}
+	asked := slices.ContainsFunc(o.Vectors, otherwiseAsked)
+	if asked {
+		header = slices.Insert(header, 3, "asked")
 	}
 	if split {
 		for _, cpu := range columns {
@@ -289,13 +294,26 @@ func (p *page) observation(o *result.Observation) {
 		if v.Pending {
 			effective += p.alarm(" pending")
 		}
+		if !v.Handled.Within(v.Effective) {
+			effective += p.alarm(fmt.Sprintf(" (handled on %s)", v.Handled))
+		}
 		row := table.Row{v.Index, Clean(v.Role), v.IRQ, listOrDash(v.Affinity), listOrDash(v.Hint), effective}
+		if asked {
+			mask := listOrDash(v.Asked)
+			if v.Dropped {
+				mask += p.alarm(" dropped")
+			}
+			row = slices.Insert(row, 3, any(mask))
+		}
 		for cpu, n := range v.Counts {
 			total[cpu] += n
 		}
 		t.AppendRow(appendCounts(row, v.Counts, columns, split))
 	}
-	footer := table.Row{"total", "", "", "", "", ""}
+	footer := table.Row{"total"}
+	for range header[1 : slices.Index(header, "effective")+1] {
+		footer = append(footer, "")
+	}
 	if split {
 		footer = appendCounts(footer, total, columns, split)
 	} else {
@@ -308,6 +326,11 @@ func (p *page) observation(o *result.Observation) {
 	t.AppendFooter(footer)
 	p.table(t, "  ")
 	p.callOut(o, clustered)
+}
+
+// otherwiseAsked tells a vector for which something else was asked than the kernel says is requested.
+func otherwiseAsked(v result.Vector) bool {
+	return v.Dropped || len(v.Asked) > 0 && !slices.Equal(v.Asked, v.Affinity)
 }
 
 // callOut says in words what the table shows about the spread of the queue vectors.

@@ -104,25 +104,56 @@ func (s *stepper) open(ctx context.Context) error {
 	s.stage("adding the HWC vector")
 	vectors, err := a.AddVectors(ctx, fn.Address, 0, 1)
 	if err != nil {
-		return err
+		return refusedVector(0, err)
 	}
 	apply := agentapi.ApplyParams{Strategy: s.c.Strategy, Node: fn.Node, Total: s.c.Vectors, HWC: &vectors[0]}
-	applied, err := a.Apply(ctx, apply)
-	if err != nil {
+	if err := s.apply(ctx, apply); err != nil {
 		return err
 	}
-	if _, err := s.fn.Settle(ctx, a, vectors); err != nil {
+	if _, err := s.fn.Settle(ctx, a, vectors); err != nil && !errors.As(err, new(*lab.UnsettledError)) { // it settles again with the queues'
 		return err
 	}
 	apply.HWC = nil
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.driver.address, s.driver.apply, s.driver.press = fn.Address, apply, press
+	return nil
+}
+
+// apply has the guest spread vectors by the case's strategy, and takes down what was asked for them.
+func (s *stepper) apply(ctx context.Context, p agentapi.ApplyParams) error {
+	applied, err := s.vm.Agent.Apply(ctx, p)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asks.set(applied.Masks)
 	s.out.Branch = applied.Branch
 	return nil
 }
 
-// addQueues adds the queue vectors, under the pressure of other devices', and applies the strategy.
+// VectorRefusedError tells that the guest's kernel did not give a function a vector.
+type VectorRefusedError struct {
+	Index int
+	Err   *agentapi.Error // its words
+}
+
+func (e *VectorRefusedError) Error() string {
+	return fmt.Sprintf("the kernel refused vector %d: %s", e.Index, e.Err.Message)
+}
+func (e *VectorRefusedError) Unwrap() error { return e.Err }
+
+// refusedVector makes a *VectorRefusedError of what the kernel said no to; any other error stays what it is.
+func refusedVector(index int, err error) error {
+	var guest *agentapi.Error
+	if errors.As(err, &guest) && guest.Code == agentapi.CodeRefused {
+		return &VectorRefusedError{index, guest}
+	}
+	return err
+}
+
+// addQueues adds the queue vectors, under the pressure of other devices', and applies the strategy: to those that there are, if the kernel refuses one.
 func (s *stepper) addQueues(ctx context.Context) error {
 	d, err := s.probed(ctx)
 	if err != nil {
@@ -136,18 +167,15 @@ func (s *stepper) addQueues(ctx context.Context) error {
 	}
 	s.stage("adding the queue vectors")
 	vectors, err := s.vm.Agent.AddVectors(ctx, d.address, 1, s.c.Queues())
-	if err != nil {
-		return err
+	refused := refusedVector(len(vectors), err)
+	if refused != nil && !errors.As(refused, new(*VectorRefusedError)) {
+		return refused
 	}
 	d.apply.Queues = vectors[1:]
-	applied, err := s.vm.Agent.Apply(ctx, d.apply)
-	if err != nil {
+	if err := s.apply(ctx, d.apply); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.out.Branch = applied.Branch
-	return nil
+	return refused
 }
 
 // probed awaits the end of a probe in the background, and tells what there is.
@@ -324,6 +352,7 @@ func (s *stepper) depart(ctx context.Context, what string, leave func() error) e
 	}
 	s.mu.Lock()
 	s.driver.link, s.driver.probing = agentapi.Link{}, nil
+	s.asks.forget()
 	s.mu.Unlock()
 	deadline := time.Now().Add(departure)
 	held := leftBehind(s.fn)
@@ -500,18 +529,18 @@ func auditFindings(audits []gdma.Audit) []string {
 }
 
 // driverBranch names the branch whose masks the queue vectors have: the way the driver went. Where the shape makes several the same, it names them all.
-func driverBranch(topo agentapi.Topology, node int, irqs []agentapi.IRQ) string {
-	if len(irqs) < 2 {
+func driverBranch(topo agentapi.Topology, node int, vectors []result.Vector) string {
+	if len(vectors) < 2 {
 		return ""
 	}
 	var took []string
 	for _, name := range []string{strategy.NUMAAware, strategy.Linear, strategy.LocalSpread, strategy.Unset} {
-		plan, err := strategy.Compute(name, topo, node, len(irqs), len(irqs)-1)
-		if err == nil && slices.EqualFunc(plan.Queues, irqs[1:], func(mask cpulist.List, irq agentapi.IRQ) bool {
+		plan, err := strategy.Compute(name, topo, node, len(vectors), len(vectors)-1)
+		if err == nil && slices.EqualFunc(plan.Queues, vectors[1:], func(mask cpulist.List, v result.Vector) bool {
 			if mask == nil {
 				mask = defaultMask(topo, node)
 			}
-			return slices.Equal(mask, irq.Affinity)
+			return slices.Equal(mask, v.Asked)
 		}) {
 			took = append(took, plan.Branch)
 		}

@@ -45,11 +45,11 @@ func TestDriverBranch(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			irqs := []agentapi.IRQ{{Affinity: cpulist.List{0}}}
+			vectors := []result.Vector{{Asked: cpulist.List{0}}}
 			for _, m := range strings.Fields(tc.masks) {
-				irqs = append(irqs, agentapi.IRQ{Affinity: list(t, m)})
+				vectors = append(vectors, result.Vector{Asked: list(t, m)})
 			}
-			if got := driverBranch(s.Topology(list(t, tc.offline)), tc.node, irqs); got != tc.want {
+			if got := driverBranch(s.Topology(list(t, tc.offline)), tc.node, vectors); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -295,21 +296,39 @@ func (e *experiment) mostPressure() int {
 	return min(sum, scenarios.MaxVectors)
 }
 
-func (e *experiment) observe(label string, vectors []agentapi.Vector, seen agentapi.Observation) {
-	rows := make([]result.Vector, len(vectors))
-	for i, v := range vectors {
-		irq := seen.IRQs[i]
-		rows[i] = result.Vector{
+// observe takes down a reading, with what was asked.
+func (s *stepper) observe(label string, seen lab.Reading) {
+	rows := make([]result.Vector, len(seen.Vectors))
+	for i, v := range seen.Vectors {
+		row := result.Vector{
 			Index: v.Index, Role: result.RoleQueue, IRQ: v.IRQ,
-			Affinity: irq.Affinity, Hint: irq.Hint, Effective: irq.Effective, Pending: irq.Pending(),
-			Counts: irq.Counts, Chip: irq.Chip, Action: irq.Action,
+			Affinity: v.State.Affinity, Hint: v.State.Hint, Effective: v.State.Effective, Pending: v.State.Pending(),
+			Handled: v.Handled, Unsettled: v.Unsettled, Counts: v.State.Counts, Chip: v.State.Chip, Action: v.State.Action,
 		}
+		row.Asked, row.Dropped, row.Refused = s.asks.about(v)
 		if v.Index == 0 {
-			rows[i].Role = result.RoleHWC
+			row.Role = result.RoleHWC
 		}
+		rows[i] = row
 	}
-	e.fn.Seen(vectors, seen)
-	e.out.Observations = append(e.out.Observations, result.Observe(label, seen.Online, rows))
+	s.fn.Seen(seen)
+	for _, v := range rows {
+		differ := uint64(0)
+		if v.Asked != nil && !slices.Equal(v.Asked, v.Affinity) {
+			differ = 1
+		}
+		s.fn.Trace.Note(lab.TraceMasks, masks(v), uint64(v.Index), uint64(v.IRQ), differ)
+	}
+	s.out.Observations = append(s.out.Observations, result.Observe(label, seen.Online, rows))
+}
+
+// masks are a vector's three facts in words.
+func masks(v result.Vector) string {
+	asked := "nothing"
+	if v.Asked != nil {
+		asked = v.Asked.String()
+	}
+	return fmt.Sprintf("asked %s, requested %s, effective %s", asked, v.Affinity, v.Effective)
 }
 
 // explain adds what the guest still tells to an error that a guest's answer does not explain by itself.
@@ -424,6 +443,7 @@ func blamesGuest(err error, warnings []string) bool {
 	var busy *images.BusyError
 	var lost *lab.LostError
 	var driver *DriverError
+	var vector *VectorRefusedError
 	var guest *agentapi.Error
 	var defect *PanicError
 	var step *StepError
@@ -434,7 +454,7 @@ func blamesGuest(err error, warnings []string) bool {
 		return false
 	case errors.As(err, &dead):
 		return dead.Guest()
-	case errors.As(err, &boot), errors.As(err, &lost), errors.As(err, &driver):
+	case errors.As(err, &boot), errors.As(err, &lost), errors.As(err, &driver), errors.As(err, &vector):
 		return true
 	case errors.As(err, &step) && step.Refused:
 		return lab.GuestRefused(err)

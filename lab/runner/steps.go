@@ -33,6 +33,9 @@ const (
 	stepTail   = 10               // console lines in an error
 )
 
+// labelRefused names the observation of the vectors that there are when the kernel has refused one, which ended the case.
+const labelRefused = "after-refusal"
+
 // builtin is the experiment of a case that has no steps of its own.
 func builtin(driver string) []scenarios.Step {
 	verbs := []string{scenarios.VerbProbe, scenarios.VerbVectors, scenarios.VerbSettle, scenarios.VerbObserve}
@@ -205,8 +208,9 @@ type stepper struct {
 
 	mu       sync.Mutex
 	driver   driver
-	fresh    *reading // made by the step before
-	seen     uint64   // of the kernel log
+	asks     asks
+	fresh    *lab.Reading // made by the step before
+	seen     uint64       // of the kernel log
 	plugged  cpulist.List
 	resets   []reset // asked for since the driver was last found complete
 	audited  int     // of the device's audits
@@ -223,12 +227,6 @@ type reset struct {
 
 // stepDestroy is how a driver begins to set the device up anew.
 const stepDestroy = "smc:destroy"
-
-// reading is what was read of the vectors.
-type reading struct {
-	vectors []agentapi.Vector
-	seen    agentapi.Observation
-}
 
 // runSteps runs the case's experiment.
 func (e *experiment) runSteps(ctx context.Context) error {
@@ -298,6 +296,9 @@ func (s *stepper) end(err error) {
 		}
 	}
 	s.inject.Clear()
+	s.mu.Lock()
+	s.unobserved()
+	s.mu.Unlock()
 	if err == nil && s.c.Driver == scenarios.DriverMana {
 		s.audit()
 	}
@@ -354,7 +355,7 @@ func (s *stepper) step(ctx context.Context, step *scenarios.Step, from since) er
 	}
 	s.mu.Lock()
 	if step.Verb != scenarios.VerbObserve {
-		s.fresh = nil
+		s.unobserved()
 	}
 	at := len(s.out.Steps)
 	if s.c.Steps != nil {
@@ -389,7 +390,15 @@ func (s *stepper) step(ctx context.Context, step *scenarios.Step, from since) er
 
 // done takes down how a step ended, and makes an error of it if that is the end of the experiment.
 func (s *stepper) done(ctx context.Context, step *scenarios.Step, at int, facts *result.Step, err error) error {
+	var short *VectorRefusedError
+	some := errors.As(err, &short) && short.Index > 0 // and what did get through is still to be observed
 	if s.c.Steps == nil {
+		if some {
+			s.mu.Lock()
+			s.left = append(s.left, fmt.Sprintf("Of %d vectors %d came to be: %v.", s.c.Vectors, short.Index, short))
+			s.mu.Unlock()
+			return nil
+		}
 		return err
 	}
 	var inner *StepError
@@ -426,6 +435,12 @@ func (s *stepper) done(ctx context.Context, step *scenarios.Step, at int, facts 
 	}
 	if e.Late {
 		e.Tail = s.vm.Console().Tail(stepTail)
+	}
+	if some {
+		if err := s.settle(ctx); err != nil {
+			return errors.Join(e, err)
+		}
+		return errors.Join(e, s.take(ctx, labelRefused))
 	}
 	return e
 }
@@ -565,6 +580,11 @@ func (s *stepper) running() bool {
 // changeCPUs takes CPUs away or brings them back, one after the other.
 func (s *stepper) changeCPUs(ctx context.Context, step *scenarios.Step, facts *result.Step) error {
 	back := false
+	if step.Verb == scenarios.VerbOffline || step.Verb == scenarios.VerbUnplug {
+		s.mu.Lock()
+		s.asks.leave(step.CPUs)
+		s.mu.Unlock()
+	}
 	for _, cpu := range step.CPUs {
 		var err error
 		switch step.Verb {
@@ -641,13 +661,26 @@ func (s *stepper) settle(ctx context.Context) error {
 	}
 	s.stage("settling")
 	seen, err := s.fn.Settle(ctx, s.vm.Agent, vectors)
-	if err != nil {
+	if err != nil && !errors.As(err, new(*lab.UnsettledError)) { // of that the reading tells
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.fresh = &reading{vectors, seen}
+	s.fresh = &seen
 	return nil
+}
+
+// unobserved drops what settling has read, if nobody has observed it; vectors that did not settle are not lost with it. s.mu is held.
+func (s *stepper) unobserved() {
+	if s.fresh == nil {
+		return
+	}
+	for _, v := range s.fresh.Vectors {
+		if v.Unsettled {
+			s.left = append(s.left, fmt.Sprintf("Vector %d did not settle: requested %s, effective %s, handled on CPU %s.", v.Index, v.State.Affinity, v.State.Effective, v.Handled))
+		}
+	}
+	s.fresh = nil
 }
 
 // take makes an observation, of what settling has just read if it has.
@@ -660,11 +693,11 @@ func (s *stepper) take(ctx context.Context, label string) error {
 		if err != nil {
 			return err
 		}
-		seen, err := s.vm.Agent.Observe(ctx, lab.IRQs(vectors))
+		seen, err := s.vm.Agent.Observe(ctx, vectors)
 		if err != nil {
 			return err
 		}
-		fresh = &reading{vectors, seen}
+		fresh = &seen
 	}
 	var topo agentapi.Topology
 	if s.c.Driver == scenarios.DriverMana {
@@ -676,10 +709,14 @@ func (s *stepper) take(ctx context.Context, label string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.observe(label, fresh.vectors, fresh.seen)
 	if s.c.Driver == scenarios.DriverMana {
-		assignRoles(s.out.Find(label), s.fn.MANA.Roles())
-		s.out.Branch = cmp.Or(s.out.Branch, driverBranch(topo, s.c.DeviceNode, fresh.seen.IRQs)) // the way it went at first
+		s.asks.learn(*fresh)
+	}
+	s.observe(label, *fresh)
+	s.fresh = nil
+	if o := s.out.Find(label); s.c.Driver == scenarios.DriverMana {
+		assignRoles(o, s.fn.MANA.Roles())
+		s.out.Branch = cmp.Or(s.out.Branch, driverBranch(topo, s.c.DeviceNode, o.Vectors)) // the way it went at first
 	}
 	return nil
 }

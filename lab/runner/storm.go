@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"irqlab/guestagent/agentapi"
@@ -21,10 +22,10 @@ const stormBatch = 10
 type volley struct {
 	s       *stepper
 	vectors []agentapi.Vector
-	before  agentapi.Observation
-	fired   []uint64 // by the device, vector by vector, when the volley began
-	rounds  uint64   // done
-	above   map[int]uint64
+	before  lab.Reading
+	fired   map[int]uint64 // by the device, by vector, when the volley began
+	rounds  uint64         // done
+	above   map[int]uint64 // handled so far, by IRQ
 }
 
 // quietTries is how often a volley looks for a moment in which nothing fires.
@@ -32,31 +33,29 @@ const quietTries = 10
 
 // volley begins one, in a moment when everything that has fired is handled: what the device had signalled by itself just before would be counted on one side only.
 func (s *stepper) volley(ctx context.Context, vectors []agentapi.Vector) (*volley, error) {
-	v := &volley{s: s, vectors: vectors, above: map[int]uint64{}}
+	v := &volley{s: s, vectors: vectors}
 	for range quietTries {
 		fired := s.firedBy(vectors)
-		seen, err := s.vm.Agent.Observe(ctx, lab.IRQs(vectors))
+		seen, err := s.vm.Agent.Observe(ctx, vectors)
 		if err != nil {
 			return nil, err
 		}
-		quiet := slices.Equal(fired, v.fired) && slices.EqualFunc(seen.IRQs, v.before.IRQs, func(a, b agentapi.IRQ) bool { return a.Total == b.Total })
-		v.fired, v.before = fired, seen
+		above := seen.Totals()
+		quiet := maps.Equal(fired, v.fired) && maps.Equal(above, v.above)
+		v.fired, v.before, v.above = fired, seen, above
 		if quiet {
 			break
 		}
-	}
-	for _, irq := range v.before.IRQs {
-		v.above[irq.IRQ] = irq.Total
 	}
 	return v, nil
 }
 
 // firedBy is how often the device has fired each of the vectors so far.
-func (s *stepper) firedBy(vectors []agentapi.Vector) []uint64 {
+func (s *stepper) firedBy(vectors []agentapi.Vector) map[int]uint64 {
 	states := s.fn.PCI.VectorStates()
-	fired := make([]uint64, len(vectors))
-	for i, v := range vectors {
-		fired[i] = states[v.Index].Fired
+	fired := map[int]uint64{}
+	for _, v := range vectors {
+		fired[v.Index] = states[v.Index].Fired
 	}
 	return fired
 }
@@ -79,14 +78,16 @@ func (v *volley) round(ctx context.Context) error {
 
 // count compares, vector by vector, what the device has fired since the volley began with what the guest has handled.
 func (v *volley) count(ctx context.Context) ([]result.StormVector, error) {
-	after, err := v.s.vm.Agent.Observe(ctx, lab.IRQs(v.vectors))
+	after, err := v.s.vm.Agent.Observe(ctx, v.vectors)
 	if err != nil {
 		return nil, err
 	}
-	counts := make([]result.StormVector, len(v.vectors))
-	for i, fired := range v.s.firedBy(v.vectors) {
-		fired -= v.fired[i]
-		counts[i] = result.StormVector{Index: v.vectors[i].Index, Fired: fired, Own: fired - v.rounds, Handled: after.IRQs[i].Total - v.before.IRQs[i].Total}
+	fired := v.s.firedBy(v.vectors)
+	var counts []result.StormVector
+	for _, now := range after.Vectors {
+		was, _ := v.before.Of(now.Index)
+		n := fired[now.Index] - v.fired[now.Index]
+		counts = append(counts, result.StormVector{Index: now.Index, Fired: n, Own: n - v.rounds, Handled: now.State.Total - was.State.Total})
 	}
 	return counts, nil
 }
@@ -128,8 +129,8 @@ func (s *stepper) storm(ctx context.Context, p scenarios.Storm, facts *result.St
 		return err
 	}
 	var masks []agentapi.AppliedMask
-	for i, irq := range v.before.IRQs {
-		masks = append(masks, agentapi.AppliedMask{Index: vectors[i].Index, IRQ: irq.IRQ, Mask: irq.Affinity})
+	for _, x := range v.before.Vectors {
+		masks = append(masks, agentapi.AppliedMask{Index: x.Index, IRQ: x.IRQ, Mask: x.State.Affinity})
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -23,6 +23,7 @@ var (
 	kindCall     = lab.TraceCall.Name()
 	kindCPU      = lab.TraceCPU.Name()
 	kindRead     = lab.TraceRead.Name()
+	kindMasks    = lab.TraceMasks.Name()
 )
 
 const (
@@ -41,7 +42,7 @@ func source(kind string) string {
 		return SourceAgent
 	case kind == kindCPU:
 		return SourceCPU
-	case kind == kindRead:
+	case kind == kindRead, kind == kindMasks:
 		return SourceObservation
 	case strings.HasPrefix(kind, "vector-"), kind == vfiouser.TraceSetIRQs.Name():
 		return SourceVector

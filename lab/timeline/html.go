@@ -287,7 +287,7 @@ func vectorLane(items []item, c chart, v int, seen []reading) lane {
 	fires := ticks{chart: c}
 	var gone []Time // when it was disabled: it is routed nowhere from then on
 	for _, e := range items {
-		if e.Vector == nil || *e.Vector != v || e.Source != SourceVector {
+		if e.Vector == nil || *e.Vector != v || e.Source != SourceVector && !(e.Kind == kindMasks && e.number("differ") > 0) {
 			continue
 		}
 		switch {

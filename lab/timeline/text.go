@@ -80,6 +80,7 @@ func rows(ctx context.Context, items []item, each bool) ([]Row, error) {
 		case first.Kind == kindRead:
 			n = runLength(items, func(e item) bool { return e.Kind == kindRead && e.round == first.round })
 			rows = append(rows, observation(items[:n]))
+		case first.Kind == kindMasks && first.number("differ") == 0: // the observation says it
 		case frequent(first):
 			n = runLength(items, frequent)
 			rows = append(rows, repeated(items[:n])...)
@@ -192,6 +193,8 @@ func (e item) words() string {
 		}
 	case moves:
 		s = fmt.Sprintf("CPU %d %s, by %s", *e.CPU, map[bool]string{true: "online", false: "offline"}[online], e.Text)
+	case e.Kind == kindMasks && e.Vector != nil:
+		s = fmt.Sprintf("vector %d: %s", *e.Vector, e.Text)
 	case e.Kind == kindFire && e.Vector != nil && e.number("delivered") == 0:
 		s = fmt.Sprintf("vector %d fired; it waits until the vector is enabled", *e.Vector)
 	case e.Kind == kindFire && e.Vector != nil:

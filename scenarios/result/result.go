@@ -1,4 +1,4 @@
-// Package result holds what a run found, in the exact form of irqlab's JSON output, schema 1.
+// Package result holds what a run found, in the exact form of irqlab's JSON output, schema 2.
 //
 // It is pure: values only. It must not know how a result is obtained (lab/runner), judged (scenarios) or rendered (lab/report).
 package result
@@ -12,7 +12,7 @@ import (
 )
 
 // Schema is the version of the JSON form. Fields are only ever added to it.
-const Schema = 1
+const Schema = 2
 
 // Outcome is how a case ended.
 type Outcome string
@@ -94,17 +94,22 @@ type Observation struct {
 	IdleCPUs  cpulist.List `json:"idle_cpus"`
 }
 
-// Vector is what the kernel says about one vector.
+// Vector is what was asked for one vector, and what the kernel says and does about it.
 type Vector struct {
 	Index     int            `json:"index"`
 	Role      string         `json:"role"`
 	IRQ       int            `json:"irq"`
-	Affinity  cpulist.List   `json:"affinity"`         // requested
-	Hint      cpulist.List   `json:"hint"`             // empty: none
-	Effective cpulist.List   `json:"effective"`        // where the interrupt is routed
-	Pending   bool           `json:"pending"`          // not yet moved to the requested mask
-	Counts    map[int]uint64 `json:"counts"`           // interrupts handled, by CPU; CPUs without any are left out
-	Queues    []Queue        `json:"queues,omitempty"` // whose events come by it, as the device knows; driver mana only
+	Asked     cpulist.List   `json:"asked"`               // by the strategy, a step or the driver; empty: nothing was
+	Affinity  cpulist.List   `json:"affinity"`            // what the kernel says is requested now
+	Hint      cpulist.List   `json:"hint"`                // empty: none
+	Effective cpulist.List   `json:"effective"`           // where the kernel says that the interrupt is routed
+	Handled   cpulist.List   `json:"handled"`             // where what was fired last, in settling, was handled; empty: the reading is not of settling
+	Dropped   bool           `json:"dropped"`             // asked and not kept, though CPUs of the mask were there all the time
+	Refused   string         `json:"refused,omitempty"`   // of what was dropped: the kernel's words, where it said no
+	Pending   bool           `json:"pending"`             // not yet moved to the requested mask
+	Unsettled bool           `json:"unsettled,omitempty"` // settling gave the vector up
+	Counts    map[int]uint64 `json:"counts"`              // interrupts handled, by CPU; CPUs without any are left out
+	Queues    []Queue        `json:"queues,omitempty"`    // whose events come by it, as the device knows; driver mana only
 	Chip      string         `json:"chip,omitempty"`
 	Action    string         `json:"action,omitempty"` // the handler's name in /proc/interrupts
 }
@@ -213,28 +218,28 @@ func (o *Observation) Placement() (hwc cpulist.List, queues []cpulist.List) {
 
 // The marshallers write empty arrays and objects where Go has nil, so that a reader need not tell null from empty.
 
-// MarshalJSON writes schema 1.
+// MarshalJSON writes schema 2.
 func (r Report) MarshalJSON() ([]byte, error) {
 	type plain Report
 	r.Cases = some(r.Cases)
 	return json.Marshal(plain(r))
 }
 
-// MarshalJSON writes schema 1.
+// MarshalJSON writes schema 2.
 func (c Case) MarshalJSON() ([]byte, error) {
 	type plain Case
 	c.Reasons, c.Pressure, c.Observations = some(c.Reasons), some(c.Pressure), some(c.Observations)
 	return json.Marshal(plain(c))
 }
 
-// MarshalJSON writes schema 1.
+// MarshalJSON writes schema 2.
 func (o Observation) MarshalJSON() ([]byte, error) {
 	type plain Observation
 	o.Vectors = some(o.Vectors)
 	return json.Marshal(plain(o))
 }
 
-// MarshalJSON writes schema 1.
+// MarshalJSON writes schema 2.
 func (v Vector) MarshalJSON() ([]byte, error) {
 	type plain Vector
 	if v.Counts == nil {
@@ -243,7 +248,7 @@ func (v Vector) MarshalJSON() ([]byte, error) {
 	return json.Marshal(plain(v))
 }
 
-// MarshalJSON writes schema 1.
+// MarshalJSON writes schema 2.
 func (l KernelLog) MarshalJSON() ([]byte, error) {
 	type plain KernelLog
 	l.Warnings = some(l.Warnings)

@@ -72,19 +72,19 @@ func TestJSON(t *testing.T) {
 			Shape: shape.Default(), DeviceNode: &node, Vectors: 5, Pressure: []string{"nvme:queues=4"}, Online: cpulist.Range(0, 3),
 			Start: "warm", Seconds: Seconds{0.41, 0.52, 0.93},
 			Observations: []Observation{Observe("settled", cpulist.Range(0, 3), []Vector{
-				{Index: 0, Role: RoleHWC, IRQ: 26, Affinity: cpulist.Range(0, 3), Effective: cpulist.List{0}, Counts: map[int]uint64{0: 2}},
+				{Index: 0, Role: RoleHWC, IRQ: 26, Asked: cpulist.List{1}, Affinity: cpulist.Range(0, 3), Effective: cpulist.List{0}, Handled: cpulist.List{0}, Dropped: true, Refused: "no space", Counts: map[int]uint64{0: 2}},
 				{Index: 1, Role: RoleQueue, IRQ: 27, Affinity: cpulist.List{0}, Effective: cpulist.List{0}, Counts: map[int]uint64{0: 2, 1: 1}},
 			})},
 			Artifacts: Artifacts{Console: "low-vcpu/linear/console.log"},
 		}, {}},
 	}
-	want := `{"schema":1,"host":{"qemu":"11.1.3","accel":"tcg","cpus":2},"cases":[` +
+	want := `{"schema":2,"host":{"qemu":"11.1.3","accel":"tcg","cpus":2},"cases":[` +
 		`{"scenario":"low-vcpu","case":"linear","outcome":"pass","reasons":[],"kernel":"7.3.4+deb13-cloud-amd64","driver":"vfio","strategy":"linear",` +
 		`"branch":"linear","irqchip":"msi","shape":{"sockets":1,"cores":2,"threads":2,"nodes":1,"cpus":4,"memory_mib":512},"device_node":0,"vectors":5,` +
 		`"pressure":["nvme:queues=4"],"online":"0-3","start":"warm","seconds":{"start":0.41,"run":0.52,"total":0.93},"observations":[` +
 		`{"label":"settled","online":"0-3","vectors":[` +
-		`{"index":0,"role":"hwc","irq":26,"affinity":"0-3","hint":"","effective":"0","pending":false,"counts":{"0":2}},` +
-		`{"index":1,"role":"queue","irq":27,"affinity":"0","hint":"","effective":"0","pending":false,"counts":{"0":2,"1":1}}],` +
+		`{"index":0,"role":"hwc","irq":26,"asked":"1","affinity":"0-3","hint":"","effective":"0","handled":"0","dropped":true,"refused":"no space","pending":false,"counts":{"0":2}},` +
+		`{"index":1,"role":"queue","irq":27,"asked":"","affinity":"0","hint":"","effective":"0","handled":"","dropped":false,"pending":false,"counts":{"0":2,"1":1}}],` +
 		`"clustered":false,"idle_cpus":"1-3"}],"kernel_log":{"warnings":[]},"artifacts":{"console":"low-vcpu/linear/console.log"}},` +
 		`{"scenario":"","case":"","outcome":"","reasons":[],"kernel":"","driver":"","strategy":"","irqchip":"",` +
 		`"shape":{"sockets":0,"cores":0,"threads":0,"nodes":0,"cpus":0,"memory_mib":0},"device_node":null,"vectors":0,"pressure":[],"online":"",` +

@@ -1,0 +1,79 @@
+package runner
+
+import (
+	"slices"
+
+	"irqlab/guestagent/agentapi"
+	"irqlab/guestagent/cpulist"
+	"irqlab/lab"
+)
+
+// asks remembers which mask was asked for each vector, and by what the kernel may have been kept from keeping it. What the kernel says is requested is no substitute: a move
+// that finds no free vector puts the old mask back.
+type asks struct {
+	left cpulist.List // CPUs that have left since the experiment began
+	of   map[int]ask  // by vector
+}
+
+// ask is the mask that was last asked for a vector.
+type ask struct {
+	irq     int
+	mask    cpulist.List // nil: nothing was asked
+	refused string       // the kernel's words, if it said no
+	hinted  bool         // the driver's hint says so
+	left    cpulist.List // CPUs that have left since: the kernel takes them out of the mask, and the mask away if none is left
+}
+
+// set takes note of masks that the lab has asked for.
+func (a *asks) set(masks []agentapi.AppliedMask) {
+	for _, m := range masks {
+		a.put(m.Index, ask{irq: m.IRQ, mask: m.Mask, refused: m.Refused})
+	}
+}
+
+func (a *asks) put(vector int, k ask) {
+	if a.of == nil {
+		a.of = map[int]ask{}
+	}
+	a.of[vector] = k
+}
+
+// leave takes note of CPUs before they are told to leave.
+func (a *asks) leave(cpus cpulist.List) {
+	a.left = a.left.Or(cpus)
+	for v, k := range a.of {
+		k.left = k.left.Or(cpus)
+		a.of[v] = k
+	}
+}
+
+// forget is for when the vectors are given up.
+func (a *asks) forget() { a.of = nil }
+
+// learn takes what the kernel's driver has asked from a reading: its hint, or where it gives none the first mask that was seen. When the driver asked is not known, so any
+// CPU that has ever left may have done so since.
+func (a *asks) learn(r lab.Reading) {
+	for _, v := range r.Vectors {
+		k, known := a.of[v.Index]
+		hint := v.State.Hint
+		switch {
+		case len(hint) > 0 && !(known && k.irq == v.IRQ && k.hinted && slices.Equal(k.mask, hint)):
+			a.put(v.Index, ask{irq: v.IRQ, mask: hint, hinted: true, left: a.left})
+		case len(hint) == 0 && (!known || k.irq != v.IRQ || k.hinted):
+			a.put(v.Index, ask{irq: v.IRQ, mask: v.State.Affinity, left: a.left})
+		}
+	}
+}
+
+// about says what was asked for a vector, and, if the kernel did not keep it though a CPU of it was there all the time, that it was dropped.
+func (a *asks) about(v lab.VectorReading) (asked cpulist.List, dropped bool, refused string) {
+	k, known := a.of[v.Index]
+	if !known || k.irq != v.IRQ {
+		return nil, false, ""
+	}
+	lasting := k.mask.Minus(k.left)
+	if len(lasting) > 0 && !slices.Equal(v.State.Affinity.Minus(k.left), lasting) {
+		return k.mask, true, k.refused
+	}
+	return k.mask, false, ""
+}
