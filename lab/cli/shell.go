@@ -23,7 +23,11 @@ func newShell(s Streams) *cobra.Command {
 		Use:   "shell [SCENARIO]",
 		Short: "Boot a scenario's VM with the function attached and give a terminal in it, or hold the device and give a prompt",
 		Long: `shell boots the VM of the scenario's first case (default low-vcpu), attaches the function, and gives a terminal in it: root on a u-root system. The function is
-not opened and no strategy applied: look around, load a driver, write affinities. When the shell ends, so does the VM.
+not opened and no strategy applied: look around, load a driver (modprobe mana), write affinities, set channels (ethtool -L eth0 combined 2), pin a program (taskset).
+What the kernel refuses to be written is said, and gives status 1. Commands may be piped in; the exit status is that of the last one. When the shell ends, so does the VM.
+
+The guest has ethtool (-i, -S, -l, -L), modprobe, taskset, and cat, cp, dd, dmesg, find, grep, head, ip, kill, ls, lspci, lsmod, ps, sleep, sort, tail, tee, tr, uniq,
+wc, xargs and the like: ls /bin shows all. It has no sed, awk or compiler: what is printed, the host's can edit (irqlab ssh NAME cat /proc/interrupts | awk …).
 
 Other terminals may reach it meanwhile: irqlab ssh NAME.
 

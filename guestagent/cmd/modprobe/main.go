@@ -26,13 +26,7 @@ func main() {
 	}
 }
 
-// modules is what modprobe asks of a module.Loader.
-type modules interface {
-	Load(name, params string) ([]string, error)
-	Unload(name string) error
-}
-
-func run(args []string, l modules, out io.Writer) error {
+func run(args []string, l module.Loader, out io.Writer) error {
 	remove := false
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
 		switch args[0] {

@@ -46,7 +46,7 @@ func (s *shell) converse(ctx context.Context, in, out *os.File) int {
 		}
 		read, err := readLine(line, in)
 		if keys.interrupted() {
-			status, text = statusSignal+2, ""
+			text = ""
 			continue
 		}
 		if err != nil {
@@ -67,7 +67,12 @@ func (s *shell) converse(ctx context.Context, in, out *os.File) int {
 			continue
 		}
 		for _, stmt := range file.Stmts {
-			if status = s.interruptible(ctx, stmt, interrupts); s.runner.Exited() {
+			var interrupted bool
+			if status, interrupted = s.interruptible(ctx, stmt, interrupts); interrupted {
+				fmt.Fprintln(out) // the terminal echoed the key
+				break             // to the interpreter, it has exited
+			}
+			if s.runner.Exited() {
 				return status
 			}
 		}
@@ -75,7 +80,7 @@ func (s *shell) converse(ctx context.Context, in, out *os.File) int {
 }
 
 // interruptible runs a statement, loops and all, until it ends or its user has had enough.
-func (s *shell) interruptible(ctx context.Context, stmt *syntax.Stmt, interrupts <-chan os.Signal) int {
+func (s *shell) interruptible(ctx context.Context, stmt *syntax.Stmt, interrupts <-chan os.Signal) (status int, interrupted bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	select {
@@ -89,7 +94,8 @@ func (s *shell) interruptible(ctx context.Context, stmt *syntax.Stmt, interrupts
 		case <-ctx.Done():
 		}
 	}()
-	return s.run(ctx, stmt)
+	status = s.run(ctx, stmt)
+	return status, ctx.Err() != nil
 }
 
 func readLine(line *term.Terminal, in *os.File) (string, error) {
