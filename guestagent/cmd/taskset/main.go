@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -51,6 +52,7 @@ func run(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	runtime.LockOSThread() // the one that becomes the program
 	if err := set(0, args[0], list); err != nil {
 		return err
 	}
@@ -86,7 +88,7 @@ func ofProcess(args []string, list bool, out io.Writer) error {
 	return err
 }
 
-// set lets a process (0: this one) run on the CPUs that word names.
+// set lets a process (0: this thread) run on the CPUs that word names.
 func set(pid int, word string, list bool) error {
 	cpus, err := parse(word, list)
 	if err != nil {
