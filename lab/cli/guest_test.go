@@ -55,7 +55,7 @@ func TestGuestCommands(t *testing.T) {
 		{"lspci", "0", "Microsoft"},
 		{"grep -c . /proc/interrupts", "0", "\n"},
 		{"dmesg | head -n 1", "0", "Linux version"},
-		{"modprobe -r mana; ls /sys/module/mana", "1", "/sys/module/mana"},
+		{"modprobe -r mana; cat /sys/module/mana/refcnt", "1", "/sys/module/mana"},
 	}
 	var input strings.Builder
 	for _, tc := range cases {

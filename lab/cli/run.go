@@ -159,6 +159,19 @@ func (f *runFlags) validate() error {
 	return nil
 }
 
+// output refuses a standard output that would lose the results. A closed one loses nothing that --out keeps.
+func (f *runFlags) output(s *Streams) error {
+	err := writable(s.Out)
+	if f.out != "" && errors.Is(err, errClosed) {
+		s.Out = io.Discard
+		return nil
+	}
+	if err != nil {
+		return outputError(err)
+	}
+	return nil
+}
+
 // run runs the cases and leaves what --out asks for. An interrupted run has an error that is context.Canceled, and a report of the cases that ended.
 func (f *runFlags) run(ctx context.Context, cases []scenarios.Case, s Streams) (rep result.Report, err error) {
 	cache, err := openCache(s)
@@ -259,6 +272,9 @@ Exit status: 0 every case passed or expected nothing; 1 a case failed: the kerne
 			if err := rf.validate(); err != nil {
 				return usageError(err)
 			}
+			if err := rf.output(&s); err != nil {
+				return err
+			}
 			if rf.timeline && rf.format == "json" {
 				return usageError(errors.New("--timeline: is for people; with --format json give --out DIR, which keeps each case's timeline.jsonl"))
 			}
@@ -294,7 +310,7 @@ Exit status: 0 every case passed or expected nothing; 1 a case failed: the kerne
 				rerr = timelines(show, s.Out, rf.out, rep)
 			}
 			if rerr != nil {
-				return &exitError{ExitError, errors.Join(fmt.Errorf("standard output: %w", rerr), err)}
+				return outputError(errors.Join(rerr, err))
 			}
 			if err != nil {
 				return err

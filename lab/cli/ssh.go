@@ -105,7 +105,8 @@ func session(ctx context.Context, client *ssh.Client, s Streams, command string)
 	defer sess.Close()
 	stop := context.AfterFunc(ctx, func() { client.Close() })
 	defer stop()
-	sess.Stdin, sess.Stdout, sess.Stderr = s.In, s.Out, s.Err
+	out := &checkedWriter{Writer: s.Out, failed: func() { client.Close() }} // nobody reads: the command's output would stand still, and it with it
+	sess.Stdin, sess.Stdout, sess.Stderr = s.In, out, s.Err
 
 	if in, ok := s.In.(*os.File); ok && command == "" && isTerminal(in) {
 		restore, err := terminal(ctx, sess, in)
@@ -123,6 +124,8 @@ func session(ctx context.Context, client *ssh.Client, s Streams, command string)
 	}
 	var exit *ssh.ExitError
 	switch {
+	case out.err != nil:
+		return outputError(out.err)
 	case err == nil:
 		return nil
 	case errors.As(err, &exit):

@@ -86,7 +86,7 @@ unless --each is given. --html writes a page with a lane for each CPU and each v
 			}
 			if f.html == "" {
 				if err := tl.Text(cmd.Context(), s.Out, filter, f.each); err != nil {
-					return &exitError{ExitError, fmt.Errorf("standard output: %w", err)}
+					return outputError(err)
 				}
 				return nil
 			}

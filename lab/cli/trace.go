@@ -66,7 +66,7 @@ numbers. --format json gives the lines of the kinds asked for as they are in the
 				print = traceLines
 			}
 			if err := print(cmd.Context(), s.Out, events); err != nil {
-				return &exitError{ExitError, fmt.Errorf("standard output: %w", err)}
+				return outputError(err)
 			}
 			return nil
 		},
