@@ -492,7 +492,7 @@ func (m *manifest) verify(ctx context.Context, dir string) error {
 }
 
 func hashFile(path string) (string, error) {
-	f, err := os.Open(path)
+	f, err := openRegular(path)
 	if err != nil {
 		return "", err
 	}

@@ -125,7 +125,7 @@ func (b boot) snapshot(ctx context.Context, dir string) error {
 
 func (b boot) snapshotOnce(ctx context.Context, dir string) error {
 	cfg := b.process()
-	cfg.Name, cfg.Keep, cfg.ConsoleFile, cfg.SharedRAM = "", false, "", true
+	cfg.Keep, cfg.ConsoleFile, cfg.SharedRAM = false, "", true // under the name that its fork will have: who asks for that learns that it is booting
 	p, err := qemu.Start(ctx, cfg)
 	if err != nil {
 		return err

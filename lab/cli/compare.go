@@ -43,7 +43,7 @@ Exit status: 0 every case ran under both kernels, whatever differs and whatever 
 			if len(args) == 0 {
 				args = []string{compareDefault}
 			}
-			cases, err := sf.plan(args, s)
+			cases, err := sf.plan(cmd.Context(), args, s)
 			if err != nil {
 				return err
 			}

@@ -63,7 +63,9 @@ func writable(w io.Writer) error {
 }
 
 // outputError is the error of a command whose results did not get out.
-func outputError(err error) error { return &exitError{ExitError, fmt.Errorf("standard output: %w", err)} }
+func outputError(err error) error {
+	return &exitError{ExitError, fmt.Errorf("standard output: %w", err)}
+}
 
 // closedOutput stands for a standard output that is not there.
 type closedOutput struct{ error }

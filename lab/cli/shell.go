@@ -54,7 +54,7 @@ is probed or, with --during, brings its link up or is reset. A prompt lets you t
 					sf.drivers = []string{scenarios.DriverMana} // who else speaks the protocol?
 				}
 			}
-			cases, err := sf.plan(args, s)
+			cases, err := sf.plan(cmd.Context(), args, s)
 			if err != nil {
 				return err
 			}
