@@ -23,7 +23,8 @@ func newSSH(s Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ssh NAME [COMMAND…]",
 		Short: "Run a command, or a shell, in a running VM",
-		Long: `ssh reaches a VM that another irqlab process is running (` + "`irqlab shell`" + `, or a test that uses the Go API), by the name that process shows.
+		Long: `ssh reaches a VM that another irqlab process is running (irqlab shell --hold, a test that uses the Go API), by the name that process shows. A guest has one seat for
+people: while a shell, an ssh or a proxy has it, others wait for it, ` + fmt.Sprint(handshake) + ` at most.
 Without a COMMAND it gives a terminal. A VM that is still booting is waited for. The exit status is the command's own; 125 when the guest cannot be reached.`,
 		Example: "  irqlab ssh low-vcpu-numa-aware cat -n /proc/interrupts",
 		Args:    cobra.MinimumNArgs(1),
@@ -120,7 +121,7 @@ func dial(ctx context.Context, s Streams, name string) (*ssh.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, handshake, fmt.Errorf("no answer from the guest in %s; another `irqlab ssh %s` may hold its only seat", handshake, name))
+	ctx, cancel := context.WithTimeoutCause(ctx, handshake, fmt.Errorf("no answer from the guest in %s; its only seat may be taken by an irqlab shell, ssh or proxy: try again when that has ended", handshake))
 	defer cancel()
 	client, err := access.Dial(ctx)
 	if err != nil {
