@@ -79,6 +79,9 @@ func OpenCache(dir string) (*Cache, error) {
 			return nil, noSpace(dir, 0, fmt.Errorf("cache %s: %w (set IRQLAB_CACHE to a directory you can write)", dir, err))
 		}
 	}
+	if err := checkOwner(dir); err != nil {
+		return nil, err
+	}
 	if st, err := os.Stat(dir); err == nil && st.Mode().Perm()&0o077 != 0 {
 		if err := os.Chmod(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("cache %s: others can enter it and it cannot be made private: %w (set IRQLAB_CACHE to a directory of your own)", dir, err)
@@ -417,6 +420,11 @@ func checkEntry(dir string) error {
 	if err != nil {
 		return err
 	}
+	if st, err := os.Lstat(dir); err != nil {
+		return err
+	} else if err := ours(st); err != nil {
+		return err
+	}
 	moved := false
 	for i := range m.Files {
 		f := &m.Files[i]
@@ -443,6 +451,9 @@ func (m *manifest) lstat(dir string, f *manifestFile) (fs.FileInfo, error) {
 	st, err := os.Lstat(path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: missing: %v", f.Path, err)
+	}
+	if err := ours(st); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Path, err)
 	}
 	if f.Link != "" {
 		if target, err := os.Readlink(path); err != nil || target != f.Link {
