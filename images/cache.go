@@ -74,13 +74,15 @@ func OpenCache(dir string) (*Cache, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cache %s: %w", dir, err)
 	}
-	for _, d := range []string{dir, filepath.Join(dir, tmpDir), filepath.Join(dir, lockDir), filepath.Join(dir, stateDir)} {
+	for i, d := range []string{dir, filepath.Join(dir, tmpDir), filepath.Join(dir, lockDir), filepath.Join(dir, stateDir)} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, noSpace(dir, 0, fmt.Errorf("cache %s: %w (set IRQLAB_CACHE to a directory you can write)", dir, err))
 		}
-	}
-	if err := checkOwner(dir); err != nil {
-		return nil, err
+		if i == 0 { // before anything of ours is put there
+			if err := checkOwner(dir); err != nil {
+				return nil, err
+			}
+		}
 	}
 	if st, err := os.Stat(dir); err == nil && st.Mode().Perm()&0o077 != 0 {
 		if err := os.Chmod(dir, 0o700); err != nil {
