@@ -99,7 +99,7 @@ func run(ctx context.Context) error {
 	if err := cpu.OnlinePresent(root); err != nil { // before there are drivers that share something out among the CPUs
 		return err
 	}
-	modules, err := newLoader(root)
+	modules, err := module.Image()
 	if err != nil {
 		return err
 	}
@@ -121,18 +121,6 @@ func run(ctx context.Context) error {
 // bootModules are the drivers of what a VM has from boot: the channels (modules in Debian's 6.1) and the neighbours, whose vectors must sit where the kernel put
 // them before a function's come. VFIO's are no device's yet; inserting them is slow in an emulated guest, and a snapshot spares it to all its forks.
 var bootModules = []string{"virtio_pci", "virtio_console", "nvme", "virtio_blk", "vfio_iommu_type1", "vfio_pci"}
-
-func newLoader(root kfile.Root) (module.Loader, error) {
-	release, err := root.String("proc/sys/kernel/osrelease")
-	if err != nil {
-		return module.Loader{}, err
-	}
-	cmdline, err := root.String("proc/cmdline")
-	if err != nil {
-		return module.Loader{}, err
-	}
-	return module.Loader{Root: root, Dir: "/lib/modules/" + release + "/irqlab", Params: module.CmdlineParams(cmdline)}, nil
-}
 
 // hostKey is the SSH server's: the image's, or of a guest restored from a snapshot one of its own.
 type hostKey struct {

@@ -231,7 +231,7 @@ func vmlinuxRelease(r io.ReaderAt) (string, error) {
 // unpackKernel makes a bootable image of the kernel file at path: its vmlinux if it has a PVH entry, written to dst, else the file itself.
 // It returns dst or path, the kind, and the release ("" if the file does not tell).
 func unpackKernel(path, dst string) (image, kind, release string, err error) {
-	f, err := os.Open(path)
+	f, err := openRegular(path)
 	if err != nil {
 		return "", "", "", fmt.Errorf("kernel: %w", err)
 	}

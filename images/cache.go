@@ -74,9 +74,14 @@ func OpenCache(dir string) (*Cache, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cache %s: %w", dir, err)
 	}
-	for _, d := range []string{dir, filepath.Join(dir, tmpDir), filepath.Join(dir, lockDir), filepath.Join(dir, stateDir)} {
+	for i, d := range []string{dir, filepath.Join(dir, tmpDir), filepath.Join(dir, lockDir), filepath.Join(dir, stateDir)} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return nil, noSpace(dir, 0, fmt.Errorf("cache %s: %w (set IRQLAB_CACHE to a directory you can write)", dir, err))
+		}
+		if i == 0 { // before anything of ours is put there
+			if err := checkOwner(dir); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if st, err := os.Stat(dir); err == nil && st.Mode().Perm()&0o077 != 0 {
@@ -417,6 +422,11 @@ func checkEntry(dir string) error {
 	if err != nil {
 		return err
 	}
+	if st, err := os.Lstat(dir); err != nil {
+		return err
+	} else if err := ours(st); err != nil {
+		return err
+	}
 	moved := false
 	for i := range m.Files {
 		f := &m.Files[i]
@@ -443,6 +453,9 @@ func (m *manifest) lstat(dir string, f *manifestFile) (fs.FileInfo, error) {
 	st, err := os.Lstat(path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: missing: %v", f.Path, err)
+	}
+	if err := ours(st); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Path, err)
 	}
 	if f.Link != "" {
 		if target, err := os.Readlink(path); err != nil || target != f.Link {
@@ -492,7 +505,7 @@ func (m *manifest) verify(ctx context.Context, dir string) error {
 }
 
 func hashFile(path string) (string, error) {
-	f, err := os.Open(path)
+	f, err := openRegular(path)
 	if err != nil {
 		return "", err
 	}

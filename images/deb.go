@@ -50,7 +50,7 @@ func (d *debFile) Close() { _ = d.close() }
 
 // checkAr walks the members of the archive once: the library trusts their sizes.
 func checkAr(file string) error {
-	f, err := os.Open(file)
+	f, err := openRegular(file)
 	if err != nil {
 		return err
 	}
@@ -58,9 +58,6 @@ func checkAr(file string) error {
 	st, err := f.Stat()
 	if err != nil {
 		return err
-	}
-	if !st.Mode().IsRegular() {
-		return errors.New("not a regular file")
 	}
 	return walkAr(f, st.Size())
 }

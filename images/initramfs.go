@@ -152,7 +152,8 @@ func initramfsRecords(release string, busybox []byte, modules []module, keys *ke
 
 	add(cpio.StaticFile("bin/bb", string(busybox), 0o755))
 	add(cpio.Symlink("init", "bin/"+agentCommand))
-	for _, name := range append(append([]string{agentCommand}, urootCommands...), sortedKeys(busyboxAliases)...) {
+	names, _ := guestCommands()
+	for _, name := range append(names, sortedKeys(busyboxAliases)...) {
 		if name != "init" {
 			add(cpio.Symlink("bin/"+name, "bb"))
 		}

@@ -53,11 +53,15 @@ func TestToolsMatch(t *testing.T) {
 	if diff := cmp.Diff(want, imported); diff != "" {
 		t.Errorf("urootCommands and uroot_tools.go differ: -list +imports\n%s", diff)
 	}
+	names, _ := guestCommands()
+	if sorted := slices.Compact(slices.Sorted(slices.Values(names))); len(sorted) != len(names) {
+		t.Errorf("a command is in the guest twice: %v", names)
+	}
 	for alias, command := range busyboxAliases {
-		if slices.Contains(urootCommands, alias) {
+		if slices.Contains(names, alias) {
 			t.Errorf("alias %s hides a command", alias)
 		}
-		if command != agentCommand && !slices.Contains(urootCommands, command) {
+		if !slices.Contains(names, command) {
 			t.Errorf("alias %s names %s, which is no command", alias, command)
 		}
 	}

@@ -411,7 +411,7 @@ func (c *Cache) pathKernel(ctx context.Context, spec, file string, p Progress) (
 	case !st.Mode().IsRegular():
 		return Kernel{}, &NotAKernelError{Path: file, Reason: "not a regular file"}
 	}
-	f, err := os.Open(file)
+	f, err := openRegular(file)
 	if err != nil {
 		return Kernel{}, kernelError(spec, err)
 	}
@@ -444,7 +444,7 @@ func (c *Cache) imageKernel(ctx context.Context, spec, file string, p Progress) 
 
 // bootable fills in the image, its kind and its release.
 func (c *Cache) bootable(ctx context.Context, k *Kernel, file string, p Progress) error {
-	f, err := os.Open(file)
+	f, err := openRegular(file)
 	if err != nil {
 		return err
 	}

@@ -109,7 +109,7 @@ func openModules(ctx context.Context, dir string) (*moduleTree, error) {
 		return nil, fmt.Errorf("modules: %w", err)
 	}
 
-	dep, err := os.Open(filepath.Join(dir, "modules.dep"))
+	dep, err := openRegular(filepath.Join(dir, "modules.dep"))
 	switch {
 	case err == nil:
 		defer dep.Close()
@@ -157,7 +157,7 @@ func openModules(ctx context.Context, dir string) (*moduleTree, error) {
 }
 
 func eachLine(path string, f func(string)) error {
-	file, err := os.Open(path)
+	file, err := openRegular(path)
 	if err != nil {
 		return err
 	}
@@ -300,7 +300,7 @@ func loadOrder(wanted []string, depends func(name string) ([]string, error)) ([]
 
 // readModule decompresses a module's file and reads what it depends on.
 func readModule(file string) (module, error) {
-	raw, err := os.ReadFile(file)
+	raw, err := readRegular(file)
 	if err != nil {
 		return module{}, fmt.Errorf("modules: %w", err)
 	}

@@ -58,6 +58,14 @@ func (c *Cache) Snapshot(ctx context.Context, key string, make func(ctx context.
 	return e, nil
 }
 
+// Room returns a *NoSpaceError if fewer than need bytes are left for the cache, or if err, which may be nil, says that they were not enough.
+func (c *Cache) Room(need int64, err error) error {
+	if err == nil {
+		return c.needSpace(need)
+	}
+	return &NoSpaceError{Dir: c.dir, Free: freeSpace(c.dir), Need: need, Err: err}
+}
+
 // HasSnapshot tells whether Snapshot would find one.
 func (c *Cache) HasSnapshot(key string) bool { return c.has(snapshotKind, key) }
 

@@ -32,7 +32,7 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// The guest's one binary holds the agent and u-root's commands, each a main package that gobusybox's rewriter turned into a library.
+// The guest's one binary holds the agent, its own commands and u-root's, each a main package that gobusybox's rewriter turned into a library.
 //
 // gobusybox's own build runs without modules, copies only packages whose path starts with a domain and cannot be cancelled; so only its
 // rewriter is used, and the rewritten commands are laid over the module's source (go build -overlay) as if they lay in guestagent/bb.
@@ -43,22 +43,40 @@ const (
 	agentCommand  = "irqlab-agent"
 	overlayPath   = "guestagent/bb" // below the module's root; exists only in the overlay
 	urootCmds     = "github.com/u-root/u-root/cmds/core/"
+	ownCmds       = agentPackage + "/cmd/"
 	bbmainPackage = "github.com/u-root/gobusybox/src/pkg/bb/bbmain"
 	busyboxFormat = 1 // raise when the same sources would give another binary
 )
 
 // urootCommands are the u-root commands in the guest, by the last element of their package path. uroot_tools.go imports the same set.
 var urootCommands = []string{
-	"basename", "cat", "chmod", "cmp", "comm", "cp", "date", "dd", "df", "dirname", "dmesg", "du", "echo", "false", "find", "free", "gosh", "grep",
+	"basename", "cat", "chmod", "cmp", "comm", "cp", "date", "dd", "df", "dirname", "dmesg", "du", "echo", "false", "find", "free", "grep",
 	"head", "hexdump", "hostname", "id", "insmod", "ip", "kill", "ln", "ls", "lsdrivers", "lsmod", "md5sum", "mkdir", "mknod", "mktemp", "more",
 	"mount", "mv", "nohup", "pci", "pidof", "poweroff", "printenv", "ps", "pwd", "readlink", "realpath", "rm", "rmmod", "seq", "shasum", "sleep",
 	"sort", "strings", "stty", "sync", "tail", "tee", "time", "timeout", "touch", "tr", "true", "truncate", "tty", "umount", "uname", "uniq", "uptime",
 	"wc", "which", "xargs",
 }
 
+// ownCommands are this module's own: what u-root does not have, and a shell that tells of a write the kernel refused.
+var ownCommands = []string{"ethtool", "modprobe", "sh", "taskset"}
+
+// guestCommands are the names and package paths of all that the guest's binary holds, the agent first.
+func guestCommands() (names, paths []string) {
+	names, paths = []string{agentCommand}, []string{agentPackage}
+	for _, from := range []struct {
+		prefix   string
+		commands []string
+	}{{ownCmds, ownCommands}, {urootCmds, urootCommands}} {
+		for _, c := range from.commands {
+			names, paths = append(names, c), append(paths, from.prefix+c)
+		}
+	}
+	return names, paths
+}
+
 // busyboxAliases are further names, as people and the kernel type them. "init" is how the kernel starts the agent.
 var busyboxAliases = map[string]string{
-	"init": agentCommand, "sh": "gosh", "bash": "gosh", "env": "printenv", "less": "more", "lspci": "pci", "halt": "poweroff",
+	"init": agentCommand, "bash": "sh", "gosh": "sh", "env": "printenv", "less": "more", "lspci": "pci", "halt": "poweroff",
 }
 
 const busyboxKind = "busybox" // entries with the guest's binary
@@ -199,7 +217,8 @@ func goVersion(ctx context.Context, goTool, dir string) (string, error) {
 // busyboxKey hashes everything the binary is made from. Versions of other modules are pinned by go.mod and go.sum.
 func busyboxKey(src, goVersion string) (string, error) {
 	h := sha256.New()
-	fmt.Fprintf(h, "format %d\n%s\n%s\n%q\n", busyboxFormat, goVersion, strings.Join(urootCommands, " "), busyboxMain(nil))
+	_, commands := guestCommands()
+	fmt.Fprintf(h, "format %d\n%s\n%s\n%q\n", busyboxFormat, goVersion, strings.Join(commands, " "), busyboxMain(nil))
 	add := func(path string) error {
 		data, err := os.ReadFile(filepath.Join(src, path))
 		if err != nil {
@@ -291,10 +310,7 @@ func buildBusybox(ctx context.Context, goTool, src, out string, p Progress) erro
 // rewriteCommands writes the rewritten commands and the busybox's main package below work and returns where each file belongs in the
 // overlay over src.
 func rewriteCommands(ctx context.Context, goTool, src, work string) (map[string]string, error) {
-	patterns := []string{agentPackage}
-	for _, c := range urootCommands {
-		patterns = append(patterns, urootCmds+c)
-	}
+	names, patterns := guestCommands()
 	byPath, err := loadCommands(ctx, goTool, src, work, patterns)
 	if err != nil {
 		return nil, fmt.Errorf("load the guest's commands from %s: %w", src, err)
@@ -304,10 +320,7 @@ func rewriteCommands(ctx context.Context, goTool, src, work string) (map[string]
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for i, path := range patterns {
-		name := agentCommand
-		if i > 0 {
-			name = urootCommands[i-1]
-		}
+		name := names[i]
 		imports = append(imports, modulePath+"/"+overlayPath+"/"+name)
 		g.Go(func() (err error) {
 			defer func() { // the rewriter panics on code it does not know

@@ -21,7 +21,6 @@ import (
 	_ "github.com/u-root/u-root/cmds/core/false"
 	_ "github.com/u-root/u-root/cmds/core/find"
 	_ "github.com/u-root/u-root/cmds/core/free"
-	_ "github.com/u-root/u-root/cmds/core/gosh"
 	_ "github.com/u-root/u-root/cmds/core/grep"
 	_ "github.com/u-root/u-root/cmds/core/head"
 	_ "github.com/u-root/u-root/cmds/core/hexdump"

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -183,9 +184,9 @@ func (b boot) cold(ctx context.Context) (*VM, error) {
 		return nil, err
 	}
 	vm := b.vm(process, StartCold)
-	err = vm.publish(access{ClientKey: b.initramfs.ClientKey, HostKey: b.initramfs.HostKey})
+	err = vm.Console().WaitFor(ctx, agentapi.ReadyMessage)
 	if err == nil {
-		err = vm.Console().WaitFor(ctx, agentapi.ReadyMessage)
+		err = vm.publish(access{ClientKey: b.initramfs.ClientKey, HostKey: b.initramfs.HostKey})
 	}
 	if err == nil {
 		vm.Info, err = vm.Agent.Info(ctx)
@@ -334,7 +335,14 @@ type Stream interface {
 	CloseWrite() error
 }
 
-// Reach finds a running VM by name.
+// NotReadyError is the answer to Reach for a VM that runs, but whose guest serves nobody yet.
+type NotReadyError struct{ Name string }
+
+func (e *NotReadyError) Error() string {
+	return fmt.Sprintf("VM %s: its guest is still booting, or about to be saved and forked; try again when it has", e.Name)
+}
+
+// Reach finds a running VM by name. The error is a *NotReadyError while its guest boots, and a *qemu.NotRunningError when there is none.
 func Reach(name string) (Access, error) {
 	r, err := qemu.Find(name)
 	if err != nil {
@@ -342,6 +350,9 @@ func Reach(name string) (Access, error) {
 	}
 	a := Access{Socket: r.SSHSocket}
 	b, err := os.ReadFile(filepath.Join(r.Dir, accessFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Access{}, &NotReadyError{Name: name}
+	}
 	if err == nil {
 		err = json.Unmarshal(b, &a.access)
 	}

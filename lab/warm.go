@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -21,6 +22,7 @@ import (
 
 	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/strategy"
+	"irqlab/images"
 	"irqlab/lab/machine"
 	"irqlab/lab/qemu"
 )
@@ -55,6 +57,10 @@ func (b boot) warm(ctx context.Context) (*VM, error) {
 	discarded := false
 	for removed := 0; ; {
 		entry, err := b.cfg.Cache.Snapshot(ctx, key, b.snapshot)
+		var full *images.NoSpaceError
+		if errors.As(err, &full) {
+			return b.insteadOfWarm(ctx, notes, "no snapshot: "+full.Error())
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -107,14 +113,36 @@ func firstLine(err error) string {
 // snapshotTries is how often a machine is booted for one snapshot.
 const snapshotTries = 3
 
+// leastSnapshot is less than any snapshot takes, in bytes: with no more room than that, nothing is booted for one.
+const leastSnapshot = 32 << 20
+
+// noRoom has, by its key, what a snapshot takes for which there was no room, so that the next case does not boot for it in vain.
+var noRoom sync.Map
+
 // snapshot boots the machine once and saves it into dir when its agent waits for the lab: no session is open and no function attached. A guest whose clock came out wrong
 // is booted again, or every fork would have that clock.
 func (b boot) snapshot(ctx context.Context, dir string) error {
-	var err error
+	key, err := b.snapshotKey()
+	if err != nil {
+		return fmt.Errorf("snapshot: %w", err)
+	}
+	need := int64(leastSnapshot)
+	if known, ok := noRoom.Load(key); ok {
+		need = known.(int64)
+	}
+	if err := b.cfg.Cache.Room(need, nil); err != nil {
+		return err
+	}
 	var wrong *clockError
 	for range snapshotTries {
 		report(b.cfg.Progress, fmt.Sprintf("booting %s with %d CPUs once, to fork it from now on", b.kernel.Release, b.machine.Shape.CPUs()))
-		if err = b.snapshotOnce(ctx, dir); !errors.As(err, &wrong) {
+		err = b.snapshotOnce(ctx, dir)
+		var full *qemu.NoRoomError
+		if errors.As(err, &full) {
+			noRoom.Store(key, full.Need)
+			return errors.Join(emptyDir(dir), b.cfg.Cache.Room(full.Need, full.Err))
+		}
+		if !errors.As(err, &wrong) {
 			return err
 		}
 		report(b.cfg.Progress, firstLine(err)+"; booting again")
@@ -124,7 +152,7 @@ func (b boot) snapshot(ctx context.Context, dir string) error {
 
 func (b boot) snapshotOnce(ctx context.Context, dir string) error {
 	cfg := b.process()
-	cfg.Name, cfg.Keep, cfg.ConsoleFile, cfg.SharedRAM = "", false, "", true
+	cfg.Keep, cfg.ConsoleFile, cfg.SharedRAM = false, "", true // under the name that its fork will have: who asks for that learns that it is booting
 	p, err := qemu.Start(ctx, cfg)
 	if err != nil {
 		return err

@@ -117,6 +117,20 @@ type Loader struct {
 	Params map[string]string
 }
 
+// Image is the loader of the guest's own image, with the parameters that the kernel's command line gives.
+func Image() (Loader, error) {
+	root := kfile.Root("/")
+	release, err := root.String("proc/sys/kernel/osrelease")
+	if err != nil {
+		return Loader{}, err
+	}
+	cmdline, err := root.String("proc/cmdline")
+	if err != nil {
+		return Loader{}, err
+	}
+	return Loader{Root: root, Dir: "/lib/modules/" + release + "/irqlab", Params: CmdlineParams(cmdline)}, nil
+}
+
 func (l Loader) loaded(name string) bool { return l.Root.Has("sys/module", Canonical(name)) }
 
 // Load inserts the module and what it needs; params go to the module itself. A module that is loaded or built in is left alone.

@@ -41,6 +41,9 @@ A warm run's snapshot is made before anything is timed. Leave the machine alone 
 			if err := mf.validate(); err != nil {
 				return usageError(err)
 			}
+			if err := writable(s.Out); err != nil {
+				return outputError(err)
+			}
 			if o.Rounds < 1 {
 				return usageError(fmt.Errorf("--rounds: %d is out of range; allowed: 1 or more", o.Rounds))
 			}
@@ -67,8 +70,10 @@ A warm run's snapshot is made before anything is timed. Leave the machine alone 
 			if format == "json" {
 				render = report.JSON
 			}
-			rerr := render(s.Out, rep)
-			if err = errors.Join(err, rerr); err != nil && !errors.Is(err, context.Canceled) {
+			if rerr := render(s.Out, rep); rerr != nil {
+				return outputError(errors.Join(rerr, err))
+			}
+			if err != nil && !errors.Is(err, context.Canceled) {
 				return &exitError{ExitError, err}
 			}
 			return err

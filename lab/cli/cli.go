@@ -34,20 +34,6 @@ type Streams struct {
 	Out, Err io.Writer
 }
 
-// checkedWriter remembers the first error of what it wraps, for commands that print line by line: a result that went nowhere is no success.
-type checkedWriter struct {
-	io.Writer
-	err error
-}
-
-func (w *checkedWriter) Write(p []byte) (int, error) {
-	n, err := w.Writer.Write(p)
-	if w.err == nil {
-		w.err = err
-	}
-	return n, err
-}
-
 // untilDone reads until ctx is done, be it while nothing comes: a read under way is then left to itself.
 type untilDone struct {
 	ctx context.Context
@@ -108,18 +94,27 @@ func Main() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop)
-	return Run(ctx, os.Args[1:], Streams{os.Stdin, os.Stdout, os.Stderr})
+	// A write to a pipe whose reader has gone is to fail, not to end the process where it stands. What is started from here does not inherit that.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	return Run(ctx, os.Args[1:], Streams{os.Stdin, standardOutput(os.Stdout), os.Stderr})
 }
 
 // Run runs the command with the given arguments.
 func Run(ctx context.Context, args []string, s Streams) int {
+	out := &checkedWriter{Writer: s.Out}
+	s.Out = out
 	root := newRoot(s)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	if text, ok := root.OutOrStdout().(*checkedWriter); ok && err == nil && text.err != nil {
-		err = &exitError{ExitError, fmt.Errorf("standard output: %w", text.err)}
-	}
 	var exit *exitError
+	if out.err != nil && ctx.Err() == nil { // whatever else there is to say, it was not told
+		switch told := errors.Is(err, out.err); {
+		case !told:
+			err = outputError(errors.Join(out.err, err))
+		case !errors.As(err, &exit):
+			err = outputError(err)
+		}
+	}
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
@@ -154,8 +149,8 @@ interrupt affinity strategy, and reports on which CPU each of the function's MSI
 
 Nothing is installed and no root is needed. QEMU and kernels are fetched on first use into a cache ($IRQLAB_CACHE, else irqlab in your cache directory).
 
-Exit status: 0 all is well; 1 a case failed, or a check of doctor or cache verify did; 2 bad usage or input; 125 irqlab could not tell, or could not do it; 130 interrupted.
-A shell or command in a VM (shell, ssh) ends with its own.`,
+Exit status: 0 all is well; 1 a case failed, or a check of doctor or cache verify did; 2 bad usage or input; 125 irqlab could not tell, or could not do it, or standard
+output did not take its results; 130 interrupted. A shell or command in a VM (shell, ssh) ends with its own.`,
 		Example: `  irqlab run                                        # the default scenario: three strategies on 4 vCPUs
   irqlab run low-vcpu --strategy linear --format json
   irqlab run vector-boundary --kernel ~/linux       # a kernel build tree
@@ -166,15 +161,13 @@ A shell or command in a VM (shell, ssh) ends with its own.`,
 		Args:                       cobra.NoArgs,
 		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	text := s
-	text.Out = &checkedWriter{Writer: s.Out}
 	root.SetIn(s.In)
-	root.SetOut(text.Out)
+	root.SetOut(s.Out)
 	root.SetErr(s.Err)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError(suggestFlag(cmd, err)) })
 	root.AddCommand(
-		newRun(s), newList(text), newDoctor(text), newFetch(text), newCache(text), newShell(s), newSSH(s), newProxy(text), newDevice(text), newTrace(s), newTimeline(s), newCompare(s), newBench(text),
+		newRun(s), newList(s), newDoctor(s), newFetch(s), newCache(s), newShell(s), newSSH(s), newProxy(s), newDevice(s), newTrace(s), newTimeline(s), newCompare(s), newBench(s),
 	)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()

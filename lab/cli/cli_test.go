@@ -299,7 +299,7 @@ func TestJSONOfNothing(t *testing.T) {
 
 // TestSameScenarioTwice makes sure that no case writes over another's artifacts.
 func TestSameScenarioTwice(t *testing.T) {
-	cases, err := new(scenarioFlags).plan([]string{"low-vcpu", "low-vcpu"}, Streams{Err: io.Discard})
+	cases, err := new(scenarioFlags).plan(t.Context(), []string{"low-vcpu", "low-vcpu"}, Streams{Err: io.Discard})
 	if err != nil {
 		t.Fatal(err)
 	}

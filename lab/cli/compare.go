@@ -34,13 +34,16 @@ Exit status: 0 every case ran under both kernels, whatever differs and whatever 
 			if err := rf.validate(); err != nil {
 				return usageError(err)
 			}
+			if err := rf.output(&s); err != nil {
+				return err
+			}
 			if len(sf.kernels) != 2 || sf.kernels[0] == sf.kernels[1] {
 				return usageError(errors.New("two kernels are compared; name each with --kernel SPEC"))
 			}
 			if len(args) == 0 {
 				args = []string{compareDefault}
 			}
-			cases, err := sf.plan(args, s)
+			cases, err := sf.plan(cmd.Context(), args, s)
 			if err != nil {
 				return err
 			}
@@ -65,7 +68,7 @@ Exit status: 0 every case ran under both kernels, whatever differs and whatever 
 				render = report.JSON
 			}
 			if err := render(s.Out, c); err != nil {
-				return &exitError{ExitError, fmt.Errorf("standard output: %w", err)}
+				return outputError(err)
 			}
 			return exitWith(report.CompareStatus(c))
 		},

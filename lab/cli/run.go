@@ -159,6 +159,19 @@ func (f *runFlags) validate() error {
 	return nil
 }
 
+// output refuses a standard output that would lose the results. A closed one loses nothing that --out keeps.
+func (f *runFlags) output(s *Streams) error {
+	err := writable(s.Out)
+	if f.out != "" && errors.Is(err, errClosed) {
+		s.Out = io.Discard
+		return nil
+	}
+	if err != nil {
+		return outputError(err)
+	}
+	return nil
+}
+
 // run runs the cases and leaves what --out asks for. An interrupted run has an error that is context.Canceled, and a report of the cases that ended.
 func (f *runFlags) run(ctx context.Context, cases []scenarios.Case, s Streams) (rep result.Report, err error) {
 	cache, err := openCache(s)
@@ -259,10 +272,13 @@ Exit status: 0 every case passed or expected nothing; 1 a case failed: the kerne
 			if err := rf.validate(); err != nil {
 				return usageError(err)
 			}
+			if err := rf.output(&s); err != nil {
+				return err
+			}
 			if rf.timeline && rf.format == "json" {
 				return usageError(errors.New("--timeline: is for people; with --format json give --out DIR, which keeps each case's timeline.jsonl"))
 			}
-			cases, err := sf.plan(args, s)
+			cases, err := sf.plan(cmd.Context(), args, s)
 			if err != nil {
 				return err
 			}
@@ -294,7 +310,7 @@ Exit status: 0 every case passed or expected nothing; 1 a case failed: the kerne
 				rerr = timelines(show, s.Out, rf.out, rep)
 			}
 			if rerr != nil {
-				return &exitError{ExitError, errors.Join(fmt.Errorf("standard output: %w", rerr), err)}
+				return outputError(errors.Join(rerr, err))
 			}
 			if err != nil {
 				return err
@@ -355,7 +371,7 @@ func exitWith(status int) error {
 }
 
 // plan loads the scenarios and lists their cases under the flags' overrides. Its errors are of usage.
-func (f *scenarioFlags) plan(names []string, s Streams) ([]scenarios.Case, error) {
+func (f *scenarioFlags) plan(ctx context.Context, names []string, s Streams) ([]scenarios.Case, error) {
 	o, err := f.overrides()
 	if err != nil {
 		return nil, usageError(err)
@@ -368,7 +384,7 @@ func (f *scenarioFlags) plan(names []string, s Streams) ([]scenarios.Case, error
 	}
 	var cases []scenarios.Case
 	for _, name := range names {
-		sc, err := load(name)
+		sc, err := load(ctx, name)
 		if err != nil {
 			return nil, usageError(err)
 		}
@@ -414,19 +430,16 @@ func selected(cases []scenarios.Case, want []string) ([]scenarios.Case, error) {
 func isCase(name, want string) bool { return name == want || strings.HasPrefix(name, want+"/") }
 
 // load reads a scenario: a file if the word looks like a path, else a shipped one.
-func load(name string) (*scenarios.Scenario, error) {
+func load(ctx context.Context, name string) (*scenarios.Scenario, error) {
 	isPath := strings.ContainsRune(name, os.PathSeparator) && !strings.HasPrefix(name, scenarios.FaultsName+"/")
 	if !isPath && filepath.Ext(name) != ".yaml" && filepath.Ext(name) != ".yml" {
 		return scenarios.Get(name)
 	}
-	f, err := os.Open(name)
+	f, err := openInput(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err == nil && st.IsDir() {
-		return nil, fmt.Errorf("scenario %s: a directory, not a YAML file", name)
-	}
 	data, err := io.ReadAll(io.LimitReader(f, scenarios.MaxFile+1)) // one too many for Load to tell: the file may have no end
 	if err != nil {
 		return nil, err

@@ -23,9 +23,13 @@ func newShell(s Streams) *cobra.Command {
 		Use:   "shell [SCENARIO]",
 		Short: "Boot a scenario's VM with the function attached and give a terminal in it, or hold the device and give a prompt",
 		Long: `shell boots the VM of the scenario's first case (default low-vcpu), attaches the function, and gives a terminal in it: root on a u-root system. The function is
-not opened and no strategy applied: look around, load a driver, write affinities. When the shell ends, so does the VM.
+not opened and no strategy applied: look around, load a driver (modprobe mana), write affinities, set channels (ethtool -L eth0 combined 2), pin a program (taskset).
+What the kernel refuses to be written is said, and gives status 1. Commands may be piped in; the exit status is that of the last one. When the shell ends, so does the VM.
 
-Other terminals may reach it meanwhile: irqlab ssh NAME.
+The guest has ethtool (-i, -S, -l, -L), modprobe, taskset, and cat, cp, dd, dmesg, find, grep, head, ip, kill, ls, lspci, lsmod, ps, sleep, sort, tail, tee, tr, uniq,
+wc, xargs and the like: ls /bin shows all. It has no sed, awk or compiler: what is printed, the host's can edit (echo cat /proc/interrupts | irqlab shell | awk …).
+
+A guest has one seat for people, which this shell takes: irqlab ssh waits for it. Run what is to go on beside it in the background (COMMAND &), or use --hold, which takes none.
 
 With --hold the kernel's driver is started and the device stands still at a step of the protocol (irqlab list steps; nth=N for another than its first occurrence), while the driver
 is probed or, with --during, brings its link up or is reset. A prompt lets you take CPUs offline, unplug them, look around and release the device; help tells what it takes.`,
@@ -50,7 +54,7 @@ is probed or, with --during, brings its link up or is reset. A prompt lets you t
 					sf.drivers = []string{scenarios.DriverMana} // who else speaks the protocol?
 				}
 			}
-			cases, err := sf.plan(args, s)
+			cases, err := sf.plan(cmd.Context(), args, s)
 			if err != nil {
 				return err
 			}
@@ -68,8 +72,7 @@ is probed or, with --during, brings its link up or is reset. A prompt lets you t
 			if err != nil {
 				return labError(err)
 			}
-			fmt.Fprintf(s.Err, "%s, case %s: VM %s with kernel %s; from another terminal: irqlab ssh %s\n",
-				cases[0].Scenario, cases[0].Name, vm.Process().Name(), vm.Kernel.Release, vm.Process().Name())
+			fmt.Fprintf(s.Err, "%s, case %s: VM %s with kernel %s\n", cases[0].Scenario, cases[0].Name, vm.Process().Name(), vm.Kernel.Release)
 			client, err := vm.Access().Dial(cmd.Context())
 			if err == nil {
 				err = session(cmd.Context(), client, s, "")

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"irqlab/lab"
+	"irqlab/lab/qemu"
 )
 
 // handshake bounds the SSH handshake with a guest, which can be slow while its CPUs are emulated and busy.
@@ -22,12 +23,13 @@ func newSSH(s Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ssh NAME [COMMAND…]",
 		Short: "Run a command, or a shell, in a running VM",
-		Long: `ssh reaches a VM that another irqlab process is running (` + "`irqlab shell`" + `, or a test that uses the Go API), by the name that process shows.
-Without a COMMAND it gives a terminal. The exit status is the command's own; 125 when the guest cannot be reached.`,
+		Long: `ssh reaches a VM that another irqlab process is running (irqlab shell --hold, a test that uses the Go API), by the name that process shows. A guest has one seat for
+people: while a shell, an ssh or a proxy has it, others wait for it, ` + fmt.Sprint(handshake) + ` at most.
+Without a COMMAND it gives a terminal. A VM that is still booting is waited for. The exit status is the command's own; 125 when the guest cannot be reached.`,
 		Example: "  irqlab ssh low-vcpu-numa-aware cat -n /proc/interrupts",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client, err := dial(cmd.Context(), args[0])
+			client, err := dial(cmd.Context(), s, args[0])
 			if err != nil {
 				return &exitError{ExitError, err}
 			}
@@ -51,7 +53,7 @@ func newProxy(s Streams) *cobra.Command {
 ` + "`irqlab proxy --show NAME`" + ` prints the key and the host key to use.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			access, err := lab.Reach(args[0])
+			access, err := reach(cmd.Context(), s, args[0])
 			if err != nil {
 				return &exitError{ExitError, err}
 			}
@@ -82,12 +84,44 @@ func relay(ctx context.Context, conn lab.Stream, s Streams) error {
 	return err
 }
 
-func dial(ctx context.Context, name string) (*ssh.Client, error) {
-	access, err := lab.Reach(name)
+// Times of waiting for a VM that boots.
+const (
+	reachPoll = 100 * time.Millisecond
+	reachGap  = 5 * time.Second // from the end of the VM that is saved to the start of its fork, under the same name
+)
+
+// reach finds a running VM, and waits for one whose guest is still booting.
+func reach(ctx context.Context, s Streams, name string) (lab.Access, error) {
+	var seen time.Time // the VM was there, booting
+	for {
+		access, err := lab.Reach(name)
+		var booting *lab.NotReadyError
+		var gone *qemu.NotRunningError
+		switch {
+		case errors.As(err, &booting):
+			if seen.IsZero() {
+				fmt.Fprintf(s.Err, "irqlab: VM %s is still booting; waiting for its guest\n", name)
+			}
+			seen = time.Now()
+		case err == nil || seen.IsZero() || !errors.As(err, &gone):
+			return access, err
+		case time.Since(seen) > reachGap:
+			return access, fmt.Errorf("VM %s: it ended before its guest had booted; whoever ran it knows why", name)
+		}
+		select {
+		case <-ctx.Done():
+			return lab.Access{}, context.Cause(ctx)
+		case <-time.After(reachPoll):
+		}
+	}
+}
+
+func dial(ctx context.Context, s Streams, name string) (*ssh.Client, error) {
+	access, err := reach(ctx, s, name)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, handshake, fmt.Errorf("no answer from the guest in %s; another `irqlab ssh %s` may hold its only seat", handshake, name))
+	ctx, cancel := context.WithTimeoutCause(ctx, handshake, fmt.Errorf("no answer from the guest in %s; its only seat may be taken by an irqlab shell, ssh or proxy: try again when that has ended", handshake))
 	defer cancel()
 	client, err := access.Dial(ctx)
 	if err != nil {
@@ -105,7 +139,8 @@ func session(ctx context.Context, client *ssh.Client, s Streams, command string)
 	defer sess.Close()
 	stop := context.AfterFunc(ctx, func() { client.Close() })
 	defer stop()
-	sess.Stdin, sess.Stdout, sess.Stderr = s.In, s.Out, s.Err
+	out := &checkedWriter{Writer: s.Out, failed: func() { client.Close() }} // nobody reads: the command's output would stand still, and it with it
+	sess.Stdin, sess.Stdout, sess.Stderr = s.In, out, s.Err
 
 	if in, ok := s.In.(*os.File); ok && command == "" && isTerminal(in) {
 		restore, err := terminal(ctx, sess, in)
@@ -123,6 +158,8 @@ func session(ctx context.Context, client *ssh.Client, s Streams, command string)
 	}
 	var exit *ssh.ExitError
 	switch {
+	case out.err != nil:
+		return outputError(out.err)
 	case err == nil:
 		return nil
 	case errors.As(err, &exit):

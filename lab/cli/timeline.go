@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -70,7 +71,7 @@ unless --each is given. --html writes a page with a lane for each CPU and each v
 			}
 			in := s.In
 			if args[0] != "-" {
-				file, err := os.Open(args[0])
+				file, err := openInput(cmd.Context(), args[0])
 				if err != nil {
 					return usageError(err)
 				}
@@ -86,11 +87,11 @@ unless --each is given. --html writes a page with a lane for each CPU and each v
 			}
 			if f.html == "" {
 				if err := tl.Text(cmd.Context(), s.Out, filter, f.each); err != nil {
-					return &exitError{ExitError, fmt.Errorf("standard output: %w", err)}
+					return outputError(err)
 				}
 				return nil
 			}
-			if err := writePage(f.html, func(w io.Writer) error { return tl.HTML(cmd.Context(), w, filter, f.each) }); err != nil {
+			if err := writePage(cmd.Context(), f.html, func(w io.Writer) error { return tl.HTML(cmd.Context(), w, filter, f.each) }); err != nil {
 				return &exitError{ExitError, fmt.Errorf("--html %s: %w", f.html, err)}
 			}
 			return nil
@@ -107,7 +108,7 @@ unless --each is given. --html writes a page with a lane for each CPU and each v
 }
 
 // writePage writes a file that is there once it is whole. What is no file, such as /dev/stdout, is written to: a file must not take its place.
-func writePage(path string, write func(io.Writer) error) (err error) {
+func writePage(ctx context.Context, path string, write func(io.Writer) error) (err error) {
 	defer func() { // of a temporary file's name nobody knows anything
 		var file *fs.PathError
 		var link *os.LinkError
@@ -119,10 +120,11 @@ func writePage(path string, write func(io.Writer) error) (err error) {
 		}
 	}()
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		f, err := waitOpen(ctx, path, os.O_WRONLY)
 		if err != nil {
 			return err
 		}
+		defer context.AfterFunc(ctx, func() { f.Close() })() // nobody may be reading
 		return errors.Join(write(f), f.Close())
 	}
 	if target, err := filepath.EvalSymlinks(path); err == nil { // else the link would be replaced

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,7 +40,7 @@ numbers. --format json gives the lines of the kinds asked for as they are in the
 			}
 			in := s.In
 			if args[0] != "-" {
-				f, err := os.Open(args[0])
+				f, err := openInput(cmd.Context(), args[0])
 				if err != nil {
 					return usageError(err)
 				}
@@ -66,7 +65,7 @@ numbers. --format json gives the lines of the kinds asked for as they are in the
 				print = traceLines
 			}
 			if err := print(cmd.Context(), s.Out, events); err != nil {
-				return &exitError{ExitError, fmt.Errorf("standard output: %w", err)}
+				return outputError(err)
 			}
 			return nil
 		},

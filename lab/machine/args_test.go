@@ -337,16 +337,6 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-func TestAPICIDs(t *testing.T) {
-	for _, tt := range []struct{ sockets, cores, threads, want int }{
-		{1, 1, 1, 0}, {1, 2, 2, 3}, {2, 2, 2, 7}, {1, 3, 2, 5}, {2, 3, 2, 13}, {2, 32, 2, 127}, {3, 5, 1, 20}, {1, 255, 1, 254},
-	} {
-		if got := highestAPICID(tt.sockets, tt.cores, tt.threads); got != tt.want {
-			t.Errorf("%dx%dx%d: highest APIC id %d, want %d", tt.sockets, tt.cores, tt.threads, got, tt.want)
-		}
-	}
-}
-
 // What would abort QEMU, or what no guest grants, is refused by name and with the way out.
 func TestCheckHotplug(t *testing.T) {
 	shared := Shape{Sockets: 1, Cores: 17, Threads: 1, Nodes: 1, MemoryMiB: 512}

@@ -49,7 +49,6 @@ const NoNode = -1
 const (
 	MaxDevices  = 16   // slots and neighbours together
 	maxCmdline  = 2047 // the kernel's COMMAND_LINE_SIZE on x86, less the final NUL
-	maxAPICID   = 254  // 255 is the broadcast address
 	maxThreaded = 8    // above, TCG's vCPU threads cost more in waiting for each other than they gain (docs/performance.md, "Many CPUs")
 )
 
@@ -125,32 +124,14 @@ func checkShape(m Machine) error {
 	if err := s.Validate(); err != nil {
 		return fieldErrorf("Shape", "%w", err)
 	}
-	if m.SpareSockets < 0 || m.SpareSockets > maxAPICID {
-		return fieldErrorf("SpareSockets", "%d is not between 0 and %d", m.SpareSockets, maxAPICID)
+	if m.SpareSockets < 0 || m.SpareSockets > shape.MaxAPICID {
+		return fieldErrorf("SpareSockets", "%d is not between 0 and %d", m.SpareSockets, shape.MaxAPICID)
 	}
-	if top := highestAPICID(s.Sockets+m.SpareSockets, s.Cores, s.Threads); top > maxAPICID {
-		field := "Shape"
-		if highestAPICID(s.Sockets, s.Cores, s.Threads) <= maxAPICID {
-			field = "SpareSockets"
-		}
-		return fieldErrorf(field, "%d sockets x %d cores x %d threads need APIC id %d; interrupts reach ids up to %d: use fewer CPUs, or core and thread counts that are powers of two",
-			s.Sockets+m.SpareSockets, s.Cores, s.Threads, top, maxAPICID)
+	s.Sockets += m.SpareSockets
+	if err := s.CheckAPICIDs(); err != nil {
+		return fieldErrorf("SpareSockets", "%w", err)
 	}
 	return nil
-}
-
-// highestAPICID packs thread, core and socket numbers into bit fields the way the architecture does: counts are rounded up to powers of two.
-func highestAPICID(sockets, cores, threads int) int {
-	threadBits, coreBits := fieldWidth(threads), fieldWidth(cores)
-	return (sockets-1)<<(threadBits+coreBits) | (cores-1)<<threadBits | (threads - 1)
-}
-
-func fieldWidth(count int) int {
-	bits := 0
-	for 1<<bits < count {
-		bits++
-	}
-	return bits
 }
 
 func checkChips(m Machine) error {

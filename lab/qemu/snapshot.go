@@ -48,6 +48,15 @@ type UnsavableError struct{ Reason string }
 
 func (e *UnsavableError) Error() string { return "QEMU cannot save this machine: " + e.Reason }
 
+// NoRoomError tells that the file system has no room for the saved state.
+type NoRoomError struct {
+	Need int64 // bytes that the state takes
+	Err  error
+}
+
+func (e *NoRoomError) Error() string { return "no room for the saved state: " + e.Err.Error() }
+func (e *NoRoomError) Unwrap() error { return e.Err }
+
 // RestoreError tells that a saved state did not make a guest.
 type RestoreError struct{ Err error }
 
@@ -98,10 +107,54 @@ func (p *Process) Quiesce(ctx context.Context, limit time.Duration) (idle bool, 
 
 // Save stops the guest and writes its state into files in dir, for OpenSnapshot. The Process can only be closed afterwards.
 func (p *Process) Save(ctx context.Context, dir string) error {
-	if err := p.save(ctx, dir); err != nil {
-		return fmt.Errorf("snapshot: %w", err)
+	err := p.save(ctx, dir)
+	if err == nil {
+		return nil
+	}
+	if full := room(dir); full != nil { // QEMU does not say that this was why
+		err = &NoRoomError{Need: p.stateSize(), Err: full}
+	}
+	return fmt.Errorf("snapshot: %w", err)
+}
+
+// room is the error of writing some more into dir, if it is one of a full file system or of a user's share of it. A file system that is full for a state may have a little
+// left, so as much is tried as the state's smallest part.
+func room(dir string) error {
+	f, err := os.CreateTemp(dir, "room-")
+	if err == nil {
+		_, err = f.Write(make([]byte, deviceSize))
+		err = errors.Join(err, f.Close(), os.Remove(f.Name()))
+	}
+	for _, full := range []error{unix.ENOSPC, unix.EDQUOT} {
+		if errors.Is(err, full) {
+			return full
+		}
 	}
 	return nil
+}
+
+// deviceSize is more than the state of the devices of a machine with few CPUs takes, and less than the memory of any.
+const deviceSize = 4 << 20
+
+// stateSize is about what the guest's state takes in files.
+func (p *Process) stateSize() int64 {
+	size := counter(deviceSize)
+	w := bufio.NewWriterSize(&size, 1<<20)
+	for n, bytes := range p.machine.NodeMemory() {
+		if n < len(p.ram) {
+			_, _ = pack(w, p.ram[n], bytes) // what cannot be read does not count
+		}
+	}
+	_ = w.Flush()
+	return int64(size)
+}
+
+// counter counts what is written to it.
+type counter int64
+
+func (c *counter) Write(b []byte) (int, error) {
+	*c += counter(len(b))
+	return len(b), nil
 }
 
 func (p *Process) save(ctx context.Context, dir string) error {

@@ -15,10 +15,11 @@ import (
 	"irqlab/scenarios/nearest"
 )
 
-// Limits of a shape.
+// Limits of a shape. Machines of both of the first two were booted and measured (docs/performance.md, "Many CPUs").
 const (
-	MaxCPUs          = 288       // QEMU's q35
-	MaxNodes         = 64        // each takes a PCI expander and a memory slot
+	MaxCPUs          = 255       // as many as there are 8-bit APIC ids that a device's message reaches: 0 to 254
+	MaxNodes         = 64        // as many as were tried
+	MaxAPICID        = 254       // 255 is the broadcast address
 	MinMemoryMiB     = 128       // below it a distribution kernel does not unpack its initramfs
 	MinNodeMemoryMiB = 64        // the kernel drops a node with next to no memory
 	MaxMemoryMiB     = 256 << 10 // 256 GiB
@@ -122,7 +123,30 @@ func (s Shape) Validate() error {
 	case s.MemoryMiB < s.Nodes*MinNodeMemoryMiB:
 		return fmt.Errorf("memory=%dM is too little for %d nodes; each needs %dM: give memory=%dM", s.MemoryMiB, s.Nodes, MinNodeMemoryMiB, s.Nodes*MinNodeMemoryMiB)
 	}
+	return s.CheckAPICIDs()
+}
+
+// CheckAPICIDs says why interrupts would not reach every CPU, nil when they do.
+func (s Shape) CheckAPICIDs() error {
+	if top := s.highestAPICID(); top > MaxAPICID {
+		return fmt.Errorf("%d sockets x %d cores x %d threads need APIC id %d; interrupts reach ids up to %d: use fewer CPUs, or core and thread counts that are powers of two",
+			s.Sockets, s.Cores, s.Threads, top, MaxAPICID)
+	}
 	return nil
+}
+
+// highestAPICID packs thread, core and socket numbers into bit fields the way the architecture does: counts are rounded up to powers of two.
+func (s Shape) highestAPICID() int {
+	threadBits, coreBits := fieldWidth(s.Threads), fieldWidth(s.Cores)
+	return (s.Sockets-1)<<(threadBits+coreBits) | (s.Cores-1)<<threadBits | (s.Threads - 1)
+}
+
+func fieldWidth(count int) int {
+	bits := 0
+	for 1<<bits < count {
+		bits++
+	}
+	return bits
 }
 
 // CPUs is the number of CPUs.

@@ -20,7 +20,8 @@ func TestParseShape(t *testing.T) {
 		{in: "cores=4,nodes=4", want: Shape{1, 4, 2, 4, 512}},             // more nodes than sockets
 		{in: "cores=5,threads=1,nodes=2", want: Shape{1, 5, 1, 2, 512}},   // uneven
 		{in: "cores=3,nodes=2,memory=513M", want: Shape{1, 3, 2, 2, 513}}, // uneven memory, too
-		{in: "cores=144,memory=1G", want: Shape{1, 144, 2, 1, 1024}},      // the largest
+		{in: "cores=127,memory=1G", want: Shape{1, 127, 2, 1, 1024}},
+		{in: "sockets=3,cores=33", err: "3 sockets x 33 cores x 2 threads need APIC id 321; interrupts reach ids up to 254"},
 		{in: "", err: `"" is not KEY=VALUE`},
 		{in: "cores", err: `"cores" is not KEY=VALUE; allowed: sockets, cores, threads, nodes, memory`},
 		{in: "core=2", err: `unknown key "core"; allowed: sockets, cores, threads, nodes, memory; did you mean "cores"?`},
@@ -29,10 +30,13 @@ func TestParseShape(t *testing.T) {
 		{in: "cores=-1", err: `cores: "-1" is not`},
 		{in: "cores=two", err: `cores: "two" is not`},
 		{in: "cores=2147483647,sockets=2147483647", err: "sockets=2147483647 is impossible"},
-		{in: "cores=145", err: "1 sockets x 145 cores x 2 threads are 290 CPUs; allowed: 1 to 288"},
+		{in: "cores=128", err: "1 sockets x 128 cores x 2 threads are 256 CPUs; allowed: 1 to 255"},
+		{in: "sockets=256,cores=1,threads=1", err: "sockets=256 is impossible; allowed: 1 to 255"},
+		{in: "sockets=255,cores=1,threads=1,nodes=64,memory=4G", want: Shape{255, 1, 1, 64, 4096}},
+		{in: "sockets=65,cores=1,threads=1,nodes=65,memory=8G", err: "nodes=65 is impossible; allowed: 1 to 64"},
 		{in: "nodes=3", err: "nodes=3 is impossible with 2 cores"},
 		{in: "nodes=0", err: "nodes"},
-		{in: "cores=128,nodes=65,memory=64G", err: "allowed: 1 to 64"},
+		{in: "cores=100,nodes=65,memory=64G", err: "allowed: 1 to 64"},
 		{in: "memory=512", err: `memory: "512" needs a unit, as in 512M or 2G`},
 		{in: "memory=G", err: `memory: "G" is not a size`},
 		{in: "memory=1M", err: "memory=1M is impossible; allowed: 128M to 256G"},
@@ -144,4 +148,14 @@ func FuzzParseShape(f *testing.F) {
 			t.Fatalf("%q: nodes hold %d of %d CPUs", in, total, s.CPUs())
 		}
 	})
+}
+
+func TestAPICIDs(t *testing.T) {
+	for _, tt := range []struct{ sockets, cores, threads, want int }{
+		{1, 1, 1, 0}, {1, 2, 2, 3}, {2, 2, 2, 7}, {1, 3, 2, 5}, {2, 3, 2, 13}, {2, 32, 2, 127}, {3, 5, 1, 20}, {1, 255, 1, 254}, {1, 127, 2, 253},
+	} {
+		if got := (Shape{Sockets: tt.sockets, Cores: tt.cores, Threads: tt.threads}).highestAPICID(); got != tt.want {
+			t.Errorf("%dx%dx%d: highest APIC id %d, want %d", tt.sockets, tt.cores, tt.threads, got, tt.want)
+		}
+	}
 }
