@@ -62,12 +62,14 @@ func (f *Function) Settle(ctx context.Context, a *Agent, vectors []agentapi.Vect
 	}
 	f.Seen(seen)
 	for range settleRounds {
-		for _, v := range vectors {
-			if err := f.PCI.Fire(v.Index); err != nil {
-				return seen, fmt.Errorf("vector %d: %w", v.Index, err)
-			}
+		out, err := f.Volley(vectors)
+		if err != nil {
+			return seen, err
 		}
 		after, err := a.Await(ctx, seen, settleRound)
+		if err == nil {
+			err = out()
+		}
 		if err != nil {
 			return seen, AsLost(err)
 		}
@@ -78,6 +80,26 @@ func (f *Function) Settle(ctx context.Context, a *Agent, vectors []agentapi.Vect
 		}
 	}
 	return seen, &UnsettledError{seen.unsettled()}
+}
+
+// Volley fires vectors. Once the guest has handled an interrupt of each, out says whether those were the ones fired: the device signals by itself, too, and a rule may have
+// kept ours back. It is a *LostError if so.
+func (f *Function) Volley(vectors []agentapi.Vector) (out func() error, _ error) {
+	before := map[int]uint64{}
+	for _, v := range vectors {
+		before[v.Index] = f.PCI.Fired(v.Index)
+		if err := f.PCI.Fire(v.Index); err != nil {
+			return nil, fmt.Errorf("vector %d: %w", v.Index, err)
+		}
+	}
+	return func() error {
+		for _, v := range vectors {
+			if f.PCI.Fired(v.Index) == before[v.Index] {
+				return &LostError{fmt.Errorf("vector %d: the interrupt was kept from being fired; what the guest handled meanwhile the device signalled by itself", v.Index)}
+			}
+		}
+		return nil
+	}, nil
 }
 
 // compare says of each vector of a reading where it was handled since the reading before, and whether that is where the kernel says that it is.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/bits"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"irqlab/devmodel/inject"
@@ -101,6 +102,7 @@ type Function struct {
 	rec       *trace.Recorder
 	msix      msixLayout
 	vectors   *vfiouser.Interrupts
+	fired     []atomic.Uint64 // by Fire, as far as it came to a signal
 	memory    *vfiouser.Memory
 
 	mu     sync.Mutex // everything below, and calls of the behaviour: a held write goes on on another goroutine than the one that answers the client
@@ -122,7 +124,7 @@ func New(cfg Config, b Behaviour) (*Function, error) {
 	}
 	f := &Function{
 		cfg: cfg, behaviour: b, rec: cfg.Trace, msix: layoutMSIX(cfg.Vectors),
-		vectors: vfiouser.NewInterrupts(cfg.Vectors, cfg.Trace), memory: vfiouser.NewMemory(cfg.Trace),
+		vectors: vfiouser.NewInterrupts(cfg.Vectors, cfg.Trace), fired: make([]atomic.Uint64, cfg.Vectors), memory: vfiouser.NewMemory(cfg.Trace),
 	}
 	f.config = newConfigSpace(&f.cfg, f.msix)
 	f.bay.Lock = &f.mu
@@ -156,9 +158,18 @@ func (f *Function) Fire(vector int) error {
 	return nil
 }
 
+// Fired is how often Fire has signalled a vector: not where a rule dropped it, or still holds it. What the device signals by itself does not count.
+func (f *Function) Fired(vector int) uint64 {
+	if vector < 0 || vector >= len(f.fired) {
+		return 0
+	}
+	return f.fired[vector].Load()
+}
+
 func (f *Function) raise(h *inject.Hit, vector int) {
 	for range h.Copies() {
 		f.vectors.Raise(vector)
+		f.fired[vector].Add(1)
 	}
 	f.raiseToo(h)
 }

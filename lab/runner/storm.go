@@ -62,12 +62,14 @@ func (s *stepper) firedBy(vectors []agentapi.Vector) map[int]uint64 {
 
 // round fires every vector once and waits until each is handled. An interrupt that is not is a *lab.LostError.
 func (v *volley) round(ctx context.Context) error {
-	for _, x := range v.vectors {
-		if err := v.s.fn.PCI.Fire(x.Index); err != nil {
-			return err
-		}
+	out, err := v.s.fn.Volley(v.vectors)
+	if err != nil {
+		return err
 	}
 	seen, err := v.s.vm.Agent.AwaitTotals(ctx, v.above, handleTime)
+	if err == nil {
+		err = out()
+	}
 	if err != nil {
 		return lab.AsLost(err)
 	}
