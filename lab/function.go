@@ -74,6 +74,9 @@ func (vm *VM) Attach(ctx context.Context, cfg FunctionConfig) (*Function, error)
 	if vm.functions == nil || vm.functions[cfg.Slot] != nil {
 		return nil, fmt.Errorf("slot %s: taken, or the VM is closed", cfg.Slot)
 	}
+	if err := vm.makeRoom(cfg); err != nil {
+		return nil, err
+	}
 	f, err := NewFunction(cfg)
 	if err != nil {
 		return nil, err

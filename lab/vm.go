@@ -83,6 +83,9 @@ type VM struct {
 	access    access
 	mu        sync.Mutex
 	functions map[string]*Function
+	vectors   int      // of all functions
+	releases  []func() // of what was reserved for the VM
+	files     func(vectors int) (own, inQEMU int)
 }
 
 // access is what a person needs to reach a guest from another process; it lies in the run directory.
@@ -109,7 +112,7 @@ func Start(ctx context.Context, cfg Config) (*VM, error) {
 	if b.cfg.Start != StartCold {
 		start = b.warm
 	}
-	vm, err := start(ctx)
+	vm, err := b.withFiles(ctx, start)
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +189,7 @@ func (b boot) process() qemu.Config {
 }
 
 func (b boot) vm(p *qemu.Process, start string) *VM {
-	return &VM{Kernel: b.kernel, QEMU: b.bin, Accel: b.machine.Accel, Start: start, process: p, shape: b.machine.Shape, functions: map[string]*Function{},
+	return &VM{Kernel: b.kernel, QEMU: b.bin, Accel: b.machine.Accel, Start: start, process: p, shape: b.machine.Shape, functions: map[string]*Function{}, files: b.cfg.files,
 		Agent: newAgent(p.AgentConn())}
 }
 
@@ -320,6 +323,10 @@ func (vm *VM) Close() error {
 		err = errors.Join(err, f.close())
 	}
 	vm.functions = nil
+	for _, release := range vm.releases {
+		release()
+	}
+	vm.releases = nil
 	return err
 }
 
