@@ -132,8 +132,9 @@ func (j judge) boot(e *qemu.BootError) party {
 	return labs
 }
 
+// dead: a kernel resets its machine. To power it off in order is the doing of the lab's own agent, when it cannot go on.
 func (judge) dead(e *qemu.DeadError) party {
-	if e.Guest() {
+	if e.Guest() && e.Reason != "guest-shutdown" {
 		return guests
 	}
 	return labs

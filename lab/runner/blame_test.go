@@ -77,6 +77,7 @@ func TestBlame(t *testing.T) {
 		{"a boot that was interrupted", boot(time.Second, context.Canceled), labs},
 
 		{"QEMU ended by its guest", reset, guests},
+		{"QEMU ended by the guest's agent", &qemu.DeadError{Reason: "guest-shutdown"}, labs},
 		{"QEMU killed", killed, labs},
 		{"QEMU ended by the lab", &qemu.DeadError{Cause: &qemu.TimeoutError{Command: "cont"}}, labs},
 		{"QEMU that does not start", &qemu.DeadError{Status: 1}, labs},

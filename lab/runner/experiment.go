@@ -127,6 +127,9 @@ func (e *experiment) run(ctx context.Context, limit time.Duration) error {
 		return f(timed)
 	}
 	if err := within("start", e.boot); err != nil {
+		if errors.Is(err, context.DeadlineExceeded) && !errors.As(err, new(*limitError)) { // as before there is a guest
+			err = fmt.Errorf("%w: %w", &limitError{"start", limit}, err)
+		}
 		return err
 	}
 	return within("run", func(ctx context.Context) error {
