@@ -256,7 +256,9 @@ func (c conditions) doubts() []string {
 		d = append(d, fmt.Sprintf("nobody can be blamed: vectors %s were fired, and QEMU never gave the device their eventfds, so that no interrupt could reach the guest", c.unwired))
 	}
 	for _, err := range c.damaged {
-		d = append(d, "nobody can be blamed: "+err.Error())
+		if text := "nobody can be blamed: " + err.Error(); !slices.Contains(d, text) { // several files may be of one entry
+			d = append(d, text)
+		}
 	}
 	return d
 }
