@@ -58,7 +58,8 @@ func (w *waiter) feed(p []byte) {
 }
 
 func newConsole(path string) *Console {
-	return &Console{path: path, fileMax: consoleFileMax, changed: make(chan struct{}), waiters: map[*waiter]struct{}{}}
+	return &Console{path: path, fileMax: consoleFileMax, stood: func() Standstill { return Standstill{} },
+		changed: make(chan struct{}), waiters: map[*waiter]struct{}{}}
 }
 
 // run copies the console until it ends.
