@@ -31,13 +31,14 @@ const (
 
 func (p party) String() string { return [...]string{"the guest's", "the case's", "the lab's"}[p] }
 
-// hungCall is how long the guest's kernel may sit in one call of its agent, which answers others meanwhile, before it counts as hung: as long as the driver waits for any
-// one answer of its device.
-const hungCall = 30 * time.Second
+// hungCall is how long the guest's kernel may sit in one call of its agent, which answers others meanwhile, before it counts as hung: what the kernel itself gives a task
+// (hung_task_timeout_secs), and the driver its last packets.
+const hungCall = 2 * time.Minute
 
 // judge knows what error texts do not tell.
 type judge struct {
-	mute bool // the guest's agent was asked again, and QEMU runs, and it does not answer
+	asked bool // the guest's agent was asked again, and QEMU runs
+	mute  bool // it was, and does not answer
 }
 
 // blameRule tells whose an error of one type is; false: the error is of another.
@@ -180,9 +181,9 @@ func (judge) refused(e *agentapi.Error) party {
 	return labs
 }
 
-// unanswered: a guest that is mute hangs, and so does a kernel that keeps one call for long; else it is whose time was over.
+// unanswered: a guest that is mute hangs, and so does a kernel that keeps one call for long; else, and where nobody looked after it, it is whose time was over.
 func (j judge) unanswered(e *lab.UnansweredError) party {
-	if j.mute || e.After >= hungCall {
+	if j.mute || j.asked && e.After >= hungCall {
 		return guests
 	}
 	return j.whose(e.Err)
@@ -193,7 +194,7 @@ func (j judge) explained(e *lab.ExplainedError) party {
 	if e.Cause != nil {
 		return j.whose(e.Cause)
 	}
-	j.mute = !e.Answers
+	j.asked, j.mute = true, !e.Answers
 	return j.whose(e.Err)
 }
 

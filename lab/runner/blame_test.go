@@ -90,6 +90,7 @@ func TestBlame(t *testing.T) {
 		{"the same, QEMU standing still", explained(unanswered(3*time.Second, limit), frozen, false), labs},
 		{"the same, and the guest answers: it was not done in time", explained(unanswered(3*time.Second, limit), nil, true), labs},
 		{"the kernel sits in a call, and the guest answers others", explained(unanswered(hungCall, limit), nil, true), guests},
+		{"a start that took too long in a call, and nobody looked after it", unanswered(hungCall, limit), labs},
 		{"time is over in a pause, and the guest is mute", explained(limit, nil, false), guests},
 		{"time is over in a pause, and the guest answers", explained(limit, nil, true), labs},
 		{"a step's time is over in a call", unanswered(time.Second, late), guests},
