@@ -83,9 +83,7 @@ type VM struct {
 	access    access
 	mu        sync.Mutex
 	functions map[string]*Function
-	vectors   int      // of all functions
 	releases  []func() // of what was reserved for the VM
-	files     func(vectors int) (own, inQEMU int)
 }
 
 // access is what a person needs to reach a guest from another process; it lies in the run directory.
@@ -189,7 +187,7 @@ func (b boot) process() qemu.Config {
 }
 
 func (b boot) vm(p *qemu.Process, start string) *VM {
-	return &VM{Kernel: b.kernel, QEMU: b.bin, Accel: b.machine.Accel, Start: start, process: p, shape: b.machine.Shape, functions: map[string]*Function{}, files: b.cfg.files,
+	return &VM{Kernel: b.kernel, QEMU: b.bin, Accel: b.machine.Accel, Start: start, process: p, shape: b.machine.Shape, functions: map[string]*Function{},
 		Agent: newAgent(p.AgentConn())}
 }
 

@@ -410,25 +410,6 @@ func (p *Process) AttachFunction(ctx context.Context, slot, socket string) error
 	return fmt.Errorf("attach the function at %s: the machine has no slot %q", socket, slot)
 }
 
-// AllowFiles raises QEMU's own limit of open files to n, where it is below. QEMU goes on without what it cannot open, and nobody would know. That QEMU has ended is for others
-// to tell.
-func (p *Process) AllowFiles(n int) error {
-	var r unix.Rlimit
-	if err := unix.Prlimit(p.PID(), unix.RLIMIT_NOFILE, nil, &r); errors.Is(err, unix.ESRCH) {
-		return nil
-	} else if err != nil {
-		return fmt.Errorf("QEMU's limit of open files: %w", err)
-	}
-	if r.Cur >= uint64(n) {
-		return nil
-	}
-	r.Cur = uint64(n)
-	if err := unix.Prlimit(p.PID(), unix.RLIMIT_NOFILE, &r, nil); err != nil {
-		return fmt.Errorf("raising QEMU's limit of open files to %d, where the hard limit is %d: %w", n, r.Max, err)
-	}
-	return nil
-}
-
 // tailBuffer keeps the end of what is written to it.
 type tailBuffer struct {
 	max int

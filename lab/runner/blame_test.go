@@ -87,6 +87,7 @@ func TestBlame(t *testing.T) {
 		{"the channel is gone with a killed QEMU", explained(fmt.Errorf("guest agent: %w", io.EOF), killed, false), labs},
 
 		{"a call unanswered when time was over, and the guest is mute", explained(unanswered(3*time.Second, limit), nil, false), guests},
+		{"the same, whoever's the deadline is", explained(unanswered(3*time.Second, context.DeadlineExceeded), nil, false), guests},
 		{"the same, QEMU standing still", explained(unanswered(3*time.Second, limit), frozen, false), labs},
 		{"the same, and the guest answers: it was not done in time", explained(unanswered(3*time.Second, limit), nil, true), labs},
 		{"the kernel sits in a call, and the guest answers others", explained(unanswered(hungCall, limit), nil, true), guests},

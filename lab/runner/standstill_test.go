@@ -139,7 +139,7 @@ func TestStandstill(t *testing.T) {
 	}
 }
 
-// TestFileLimit: a lab that may not have the files open that a VM takes says so before it starts one, and one whose limit can be raised, and QEMU's, raises it.
+// TestFileLimit: a lab that may not have the files open that a VM takes says so before it starts one, and one whose limit can be raised raises it.
 func TestFileLimit(t *testing.T) {
 	const soft, hard = "IRQLAB_TEST_SOFT", "IRQLAB_TEST_HARD"
 	if os.Getenv(soft) != "" {
