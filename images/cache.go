@@ -41,6 +41,8 @@ type Cache struct {
 
 	dir string
 	apt aptOptions
+
+	rechecks rechecks
 }
 
 func (c *Cache) warn(format string, args ...any) {

@@ -29,6 +29,17 @@ type QEMU struct {
 	Source  string   // for people: where it came from
 }
 
+// Files are the program and, if it has one, its loader.
+func (q QEMU) Files() []string {
+	var files []string
+	for _, word := range q.Command {
+		if st, err := os.Stat(word); err == nil && st.Mode().IsRegular() {
+			files = append(files, word)
+		}
+	}
+	return files
+}
+
 // MinQEMU is the first version whose vfio-user client irqlab relies on (qemu-facts, "Packages").
 const MinQEMU = "10.1.1"
 

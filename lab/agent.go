@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -45,7 +46,13 @@ var (
 func call[Result any](ctx context.Context, a *Agent, method string, params any) (Result, error) {
 	var r Result
 	began := a.Trace.Now()
+	asked := time.Now()
 	err := a.client.Call(ctx, method, params, &r)
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.As(err, new(*agentapi.Error)) {
+		err = &UnansweredError{Method: method, After: time.Since(asked), Err: err}
+	} else if err != nil && errors.As(err, new(*agentapi.Error)) {
+		err = &CallError{Method: method, Err: err}
+	}
 	took := uint64((a.Trace.Now() - began).Microseconds())
 	if err != nil {
 		a.Trace.Note(TraceCall, fmt.Sprintf("%s: %.500s", method, err), took, 1)
@@ -93,7 +100,7 @@ func (a *Agent) OpenFunction(ctx context.Context, p agentapi.OpenFunctionParams)
 func (a *Agent) AddVectors(ctx context.Context, address string, first, count int) ([]agentapi.Vector, error) {
 	r, err := call[agentapi.AddVectorsResult](ctx, a, agentapi.MethodAddVectors, agentapi.AddVectorsParams{Address: address, First: first, Count: count})
 	if err == nil && r.Refused != nil {
-		err = r.Refused
+		err = &CallError{Method: agentapi.MethodAddVectors, Err: r.Refused}
 	}
 	return r.Vectors, err
 }

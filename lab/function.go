@@ -13,6 +13,7 @@ import (
 	"irqlab/devmodel/pcifn"
 	"irqlab/devmodel/trace"
 	"irqlab/devmodel/vfiouser"
+	"irqlab/guestagent/cpulist"
 )
 
 // Function is a PCI function that this process serves to a VM.
@@ -73,6 +74,9 @@ func (vm *VM) Attach(ctx context.Context, cfg FunctionConfig) (*Function, error)
 	if vm.functions == nil || vm.functions[cfg.Slot] != nil {
 		return nil, fmt.Errorf("slot %s: taken, or the VM is closed", cfg.Slot)
 	}
+	if err := vm.makeRoom(cfg); err != nil {
+		return nil, err
+	}
 	f, err := NewFunction(cfg)
 	if err != nil {
 		return nil, err
@@ -108,7 +112,21 @@ func (vm *VM) Function(slot string) *Function {
 
 func (f *Function) close() error {
 	err := f.device.Close() // ends Serve
-	return errors.Join(err, <-f.served, f.MANA.Close(), f.defect())
+	return errors.Join(err, <-f.served, f.MANA.Close(), f.defect(), f.lost())
+}
+
+// lost tells of vectors whose eventfds did not arrive.
+func (f *Function) lost() error {
+	var lost cpulist.List
+	for _, v := range f.PCI.VectorStates() {
+		if v.Lost > 0 {
+			lost = append(lost, v.Index)
+		}
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the eventfds of vectors %s were sent to the function and did not arrive: this process has no descriptors left (ulimit -n)", lost)
 }
 
 // defect tells if the function's model panicked. The client was given an error and the VM went on, but nothing seen since can be trusted.

@@ -2,7 +2,6 @@ package lab
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,7 +9,6 @@ import (
 	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/cpulist"
 	"irqlab/lab/machine"
-	"irqlab/lab/qemu"
 )
 
 // UnplugCPU takes a CPU out of the machine through ACPI, and waits until the guest has let it go: it is then neither online nor present.
@@ -27,7 +25,7 @@ func (vm *VM) UnplugCPU(ctx context.Context, cpu int) error {
 		return fmt.Errorf("unplug: CPU %d: %w", cpu, err)
 	}
 	if info.CPUs.Present.Has(cpu) {
-		return fmt.Errorf("unplug: CPU %d: the guest ejected it, and still has CPUs %s present (online %s)", cpu, info.CPUs.Present, info.CPUs.Online)
+		return fmt.Errorf("unplug: %w", &PresentError{cpu, fmt.Sprintf("the guest ejected it, and still has CPUs %s present (online %s)", info.CPUs.Present, info.CPUs.Online)})
 	}
 	return nil
 }
@@ -43,7 +41,7 @@ func (vm *VM) PlugCPU(ctx context.Context, cpu int) error {
 		return fmt.Errorf("plug: CPU %d: %w", cpu, err)
 	}
 	if !info.CPUs.Present.Has(cpu) {
-		return fmt.Errorf("plug: CPU %d: the guest took it, and has CPUs %s present (online %s)", cpu, info.CPUs.Present, info.CPUs.Online)
+		return fmt.Errorf("plug: %w", &PresentError{cpu, fmt.Sprintf("the guest took it, and has CPUs %s present (online %s)", info.CPUs.Present, info.CPUs.Online)})
 	}
 	return nil
 }
@@ -104,11 +102,4 @@ type MisplacedError struct {
 
 func (e *MisplacedError) Error() string {
 	return fmt.Sprintf("CPU %d came back elsewhere than the shape has it: %s", e.CPU, e.Got)
-}
-
-// GuestRefused reports whether err is the guest's kernel saying no to what it was asked, and not the lab's failure to ask.
-func GuestRefused(err error) bool {
-	var guest *agentapi.Error
-	var cpu *qemu.CPURefusedError
-	return errors.As(err, &cpu) || errors.As(err, &guest) && guest.Code == agentapi.CodeRefused
 }

@@ -61,6 +61,8 @@ type Config struct {
 	Keep        bool                // keep the run directory after Close; VM.Dir names it
 	ConsoleFile string              // where the serial console is kept; "": in the run directory
 	Progress    images.Progress     // may be nil
+	// Takes is told the files, and directories of the cache, that the VM is started from before it is; see images.Cache.Recheck. May be nil.
+	Takes func(files ...string)
 }
 
 // VM is a running guest whose agent answers.
@@ -82,6 +84,7 @@ type VM struct {
 	access    access
 	mu        sync.Mutex
 	functions map[string]*Function
+	releases  []func() // of what was reserved for the VM
 }
 
 // access is what a person needs to reach a guest from another process; it lies in the run directory.
@@ -108,7 +111,7 @@ func Start(ctx context.Context, cfg Config) (*VM, error) {
 	if b.cfg.Start != StartCold {
 		start = b.warm
 	}
-	vm, err := start(ctx)
+	vm, err := b.withFiles(ctx, start)
 	if err != nil {
 		return nil, err
 	}
@@ -144,6 +147,18 @@ func prepare(ctx context.Context, cfg Config) (b boot, reason string, err error)
 		cfg.Initramfs = &i
 	}
 	b = boot{cfg: cfg, bin: bin, kernel: kernel, initramfs: *cfg.Initramfs}
+	if cfg.Takes != nil {
+		taken := append([]string{kernel.Image, cfg.Initramfs.Path}, bin.Files()...)
+		if kernel.ModulesDir != "" {
+			taken = append(taken, kernel.ModulesDir)
+		}
+		for _, path := range taken {
+			if err := cfg.Cache.Pin(path); err != nil {
+				return b, "", err
+			}
+		}
+		cfg.Takes(taken...)
+	}
 	b.machine = machine.Machine{
 		Shape:      cfg.Shape,
 		Irqchip:    cfg.Irqchip,
@@ -286,16 +301,15 @@ func (vm *VM) death() error {
 	return vm.process.Err()
 }
 
-// Explain adds to an error what a hung or dead guest still tells: QEMU's end, or a backtrace of every CPU, the registers, and the last console lines.
+// Explain adds to an error what a hung or dead guest still tells, as an *ExplainedError: QEMU's end, or whether its agent answers, a backtrace of every CPU, the
+// registers, and the last console lines. The guest is of no more use after that.
 func (vm *VM) Explain(ctx context.Context, err error) error {
 	if e := vm.death(); e != nil {
-		return fmt.Errorf("%w: %w", err, e)
+		return &ExplainedError{Err: err, Cause: e}
 	}
-	text, mute := vm.process.Diagnose(ctx)
-	if mute != nil {
-		err = fmt.Errorf("%w: %w", err, mute)
-	}
-	return fmt.Errorf("%w\n%s", err, text)
+	e := &ExplainedError{Err: err, Answers: vm.answers(ctx)}
+	e.Text, e.Cause = vm.process.Diagnose(ctx)
+	return e
 }
 
 // Close ends the guest and its functions, and removes the run directory. It may be called again.
@@ -308,6 +322,10 @@ func (vm *VM) Close() error {
 		err = errors.Join(err, f.close())
 	}
 	vm.functions = nil
+	for _, release := range vm.releases {
+		release()
+	}
+	vm.releases = nil
 	return err
 }
 

@@ -67,6 +67,9 @@ func (b boot) warm(ctx context.Context) (*VM, error) {
 		if why, err := os.ReadFile(filepath.Join(entry.Dir, refusedFile)); err == nil {
 			return b.insteadOfWarm(ctx, notes, "QEMU cannot save this machine: "+string(why))
 		}
+		if b.cfg.Takes != nil {
+			b.cfg.Takes(entry.Dir)
+		}
 		vm, err := b.fork(ctx, entry.Dir)
 		var bad *forkError
 		switch {
@@ -347,10 +350,7 @@ func (b boot) snapshotKey() (string, error) {
 		Files   []string // hashes of the program and its loader
 		CPU     string
 	}{Format: snapshotFormat, Args: args, QEMU: b.bin.Command, Version: b.bin.Version}
-	for _, word := range b.bin.Command {
-		if st, err := os.Stat(word); err != nil || !st.Mode().IsRegular() {
-			continue
-		}
+	for _, word := range b.bin.Files() {
 		sum, err := b.cfg.Cache.Hash(word)
 		if err != nil {
 			return "", err

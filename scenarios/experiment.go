@@ -50,6 +50,9 @@ type walk struct {
 	online   cpulist.List
 	started  bool // the driver has been started by some step
 	up       bool // queue vectors exist: a link was brought up, or vectors were added
+	linkUp   bool // the driver's link is
+	channels int  // that were set by a step since the link came up; 0: none
+	counted  int  // CPUs that were online when the driver was started
 }
 
 func (w *walk) say(s *Step, format string, args ...any) { w.sayAt(s, "", format, args...) }
@@ -160,7 +163,7 @@ func (w *walk) step(s *Step, beside [][]Step) {
 		w.started = true
 		if s.Verb == VerbProbe && !s.Probe.Waits() {
 			for _, h := range w.armed {
-				if passes(w.c, s, h.step.Rule) {
+				if w.passes(s, h.step.Rule) {
 					h.stalls = s
 				}
 			}
@@ -184,6 +187,9 @@ func (w *walk) step(s *Step, beside [][]Step) {
 		w.needs(s, w.started, "the device has no event queue before the driver made one; begin with probe")
 	case VerbFire, VerbSettle, VerbStorm, VerbObserve:
 		w.needs(s, w.started, "no vector is set up before the driver is started; begin with probe")
+	}
+	if s.Refused == "" {
+		w.links(s)
 	}
 	switch s.Verb {
 	case VerbHold:

@@ -163,6 +163,18 @@ func TestStepErrors(t *testing.T) {
 			`f.yaml:9:5: steps.3: settle would wait for ever: it comes to vector:2, where "a" holds the device, and that is released only after this; put what releases it beside it, in together`}},
 		{"unload waits for itself", manaHead, "  - probe\n  - hold: {at: smc:destroy, as: a}\n  - unload\n  - release: a\n", []string{
 			`f.yaml:8:5: steps.2: unload would wait for ever: it comes to smc:destroy, where "a" holds the device, and that is released only after this; put what releases it beside it, in together`}},
+		{"set-channels waits for itself", manaHead, "  - probe\n  - up\n  - hold: {at: request:DESTROY_WQ_OBJ, as: a}\n  - set-channels: 2\n  - release: a\n", []string{
+			`f.yaml:9:5: steps.3: set-channels would wait for ever: it comes to request:DESTROY_WQ_OBJ, where "a" holds the device, and that is released only after this; put what releases it beside it, in together`}},
+		{"down waits for itself", manaHead, "  - probe\n  - up\n  - hold: {at: request:CONFIG_VPORT_RX, as: a}\n  - down\n  - release: a\n", []string{
+			`f.yaml:9:5: steps.3: down would wait for ever: it comes to request:CONFIG_VPORT_RX, where "a" holds the device, and that is released only after this; put what releases it beside it, in together`}},
+		{"unload waits for the queues", manaHead, "  - probe\n  - up\n  - hold: {at: response:DESTROY_WQ_OBJ, as: a}\n  - unload\n  - release: a\n", []string{
+			`f.yaml:9:5: steps.3: unload would wait for ever: it comes to response:DESTROY_WQ_OBJ, where "a" holds the device, and that is released only after this; put what releases it beside it, in together`}},
+		{"bind waits for itself", manaHead, "  - probe\n  - unbind\n  - hold: {at: event:init-done, as: a}\n  - bind\n  - release: a\n", []string{
+			`f.yaml:9:5: steps.3: bind would wait for ever: it comes to event:init-done, where "a" holds the device, and that is released only after this; put what releases it beside it, in together`}},
+		{"probe in user space waits for its vector", vfioHead, "  - hold: {at: vector:0, as: a}\n  - probe\n  - release: a\n", []string{
+			`f.yaml:7:5: steps.1: probe would wait for ever: it comes to vector:0, where "a" holds the device, and that is released only after this; start it with probe: {wait: false}, or put what releases it beside it, in together`}},
+		{"fire waits for any vector", vfioHead, "  - probe\n  - vectors\n  - hold: {at: vector:any, as: a}\n  - fire: {vectors: 1}\n  - release: a\n", []string{
+			`f.yaml:9:5: steps.3: fire would wait for ever: it comes to vector:any, where "a" holds the device, and that is released only after this; put what releases it beside it, in together`}},
 
 		{"expect before observe", manaHead, "  - probe\n  - expect: {hwc: 0}\n", []string{
 			`f.yaml:7:5: steps.1: nothing has been observed yet; put an observe: LABEL before it`}},

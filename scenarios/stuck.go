@@ -11,27 +11,20 @@ import (
 // What every driver from 6.1 to 7.3 sends in the course of a verb (the reference's minimum, section 12): a hold there stops the verb for certain.
 var requestsOf = map[string][]string{
 	VerbProbe:  {"VERIFY_VF_DRIVER_VERSION", "QUERY_MAX_RESOURCES", "LIST_DEVICES", "REGISTER_DEVICE", "QUERY_DEV_CONFIG", "QUERY_VPORT_CONFIG"},
-	VerbUp:     {"CONFIG_VPORT_TX", "CREATE_DMA_REGION", "CREATE_WQ_OBJ", "CONFIG_VPORT_RX"},
-	VerbDown:   {"DESTROY_WQ_OBJ"},
+	VerbUp:     queuesMade,
+	VerbDown:   queuesGone,
 	VerbUnload: {"DEREGISTER_DEVICE"},
 }
 
-// passes reports whether a step is certain to come to the point of a rule, and to stop there while it holds.
-func passes(c *Case, s *Step, r *inject.Rule) bool {
-	if r.Nth > 1 {
-		return false
-	}
-	kind, name, _ := strings.Cut(r.Step, ":")
-	if kind == "vector" {
-		fired := map[string]bool{VerbSettle: true, VerbStorm: true, VerbFire: s.Fire.Vectors == nil}[s.Verb]
-		for _, v := range s.Fire.Vectors {
-			fired = fired || name == strconv.Itoa(v)
-		}
-		return fired || c.Driver == DriverMana && starts(s) && (name == "0" || name == "any")
-	}
-	if c.Driver != DriverMana {
-		return false
-	}
+// What it takes to make the queues of a link, and to end them.
+var (
+	queuesMade = []string{"CONFIG_VPORT_TX", "CREATE_DMA_REGION", "CREATE_WQ_OBJ", "CONFIG_VPORT_RX"}
+	queuesGone = []string{"CONFIG_VPORT_RX", "DESTROY_WQ_OBJ"}
+)
+
+// requests are those that a step is certain to have the driver send. A link that is up loses its queues before its driver goes; another number of channels ends them and
+// makes them anew, while the number that there is already is no change to the kernel.
+func (w *walk) requests(s *Step) []string {
 	verb := s.Verb
 	switch verb {
 	case VerbLoad, VerbBind:
@@ -39,13 +32,67 @@ func passes(c *Case, s *Step, r *inject.Rule) bool {
 	case VerbUnbind:
 		verb = VerbUnload
 	}
+	names := requestsOf[verb]
+	switch {
+	case verb == VerbUp && w.linkUp, verb == VerbDown && !w.linkUp: // nothing to do
+		return nil
+	case verb == VerbUnload && w.linkUp:
+		names = slices.Concat(names, queuesGone)
+	case verb == VerbSetChannels && w.linkUp && w.changesChannels(s.Channels):
+		names = slices.Concat(queuesGone, queuesMade)
+	}
+	return names
+}
+
+// changesChannels reports whether a number of channels is certain to be another than there is: the one set before, or after up as many as there are queue vectors and were
+// CPUs when the driver counted them.
+func (w *walk) changesChannels(n int) bool {
+	if w.channels != 0 {
+		return n != w.channels
+	}
+	return n < min(w.c.Queues(), w.counted)
+}
+
+// links keeps what is certain about the driver's link after a step.
+func (w *walk) links(s *Step) {
+	switch s.Verb {
+	case VerbProbe, VerbLoad, VerbBind:
+		w.linkUp, w.channels, w.counted = false, 0, len(w.online)
+	case VerbUnload, VerbUnbind, VerbDown:
+		w.linkUp = false
+	case VerbUp:
+		w.linkUp, w.channels = true, 0
+	case VerbSetChannels:
+		w.channels = s.Channels
+	}
+}
+
+// passes reports whether a step is certain to come to the point of a rule, and to stop there while it holds.
+func (w *walk) passes(s *Step, r *inject.Rule) bool {
+	c := w.c
+	if r.Nth > 1 {
+		return false
+	}
+	kind, name, _ := strings.Cut(r.Step, ":")
+	if kind == "vector" {
+		fired := map[string]bool{VerbSettle: true, VerbStorm: true, VerbFire: s.Fire.Vectors == nil || name == "any"}[s.Verb]
+		for _, v := range s.Fire.Vectors {
+			fired = fired || name == strconv.Itoa(v)
+		}
+		return fired || starts(s) && (name == "0" || name == "any") // the one in user space settles it
+	}
+	if c.Driver != DriverMana {
+		return false
+	}
+	begins := slices.Contains([]string{VerbProbe, VerbLoad, VerbBind}, s.Verb)
 	switch kind {
 	case "smc":
-		return verb == VerbProbe && name == "establish" || verb == VerbUnload && name == "destroy"
+		return begins && name == "establish" || slices.Contains([]string{VerbUnload, VerbUnbind}, s.Verb) && name == "destroy"
 	case "request", "response":
-		return name == "any" && requestsOf[verb] != nil || slices.Contains(requestsOf[verb], name)
+		sent := w.requests(s)
+		return name == "any" && sent != nil || slices.Contains(sent, name)
 	case "event":
-		return verb == VerbProbe && slices.Contains([]string{"init-eq", "init-data", "init-done"}, name)
+		return begins && slices.Contains([]string{"init-eq", "init-data", "init-done"}, name)
 	}
 	return false
 }
@@ -70,7 +117,7 @@ func (w *walk) stuck(s *Step, beside [][]Step) {
 		case h.stalls != nil && ready:
 			w.say(s, "%s would wait for ever: the %s of line %d stops at %q, which is released only after this; release it before, or %s", s.Verb, h.stalls.Verb, h.stalls.Line, name, way)
 			return
-		case passes(w.c, s, h.step.Rule):
+		case w.passes(s, h.step.Rule):
 			w.say(s, "%s would wait for ever: it comes to %s, where %q holds the device, and that is released only after this; %s", s.Verb, h.step.Rule.Step, name, way)
 			return
 		}

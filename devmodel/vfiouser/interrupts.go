@@ -22,6 +22,8 @@ var (
 	TraceFire = trace.NewKind("vector-fire", "vector", "fired", "delivered")
 	// TraceLatched: a signal that had waited in the latch was delivered.
 	TraceLatched = trace.NewKind("vector-latched", "vector")
+	// TraceLost: the vectors' eventfds were sent, and did not arrive.
+	TraceLost = trace.NewKind("vector-fds-lost", "index", "start", "count")
 	// TraceTrigger: the client asked for the vector to be signalled.
 	TraceTrigger = trace.NewKind("vector-trigger", "vector", "delivered")
 )
@@ -33,6 +35,8 @@ type VectorState struct {
 	Assigned, Pending bool
 	// Assignments counts eventfds received, Fired signals asked for by the function, Delivered eventfd writes of either origin.
 	Assignments, Fired, Delivered uint64
+	// Lost counts eventfds that the client sent for the vector and that did not arrive: this process had no room for their descriptors.
+	Lost uint64
 }
 
 // vector is one interrupt. Its lock is held while its eventfd is written, so that an eventfd is never closed (and its number reused) under a writer.
@@ -208,6 +212,17 @@ func (v *Interrupts) Set(req SetIRQs, data []byte, fds []int) error {
 		v.act(int(i), action)
 	}
 	return nil
+}
+
+// lost takes note of eventfds that were sent and did not arrive.
+func (v *Interrupts) lost(req SetIRQs) {
+	end := min(uint64(req.Start)+uint64(req.Count), uint64(len(v.vectors)))
+	for i := uint64(req.Start); i < end; i++ {
+		x := &v.vectors[i]
+		x.mu.Lock()
+		x.state.Lost++
+		x.mu.Unlock()
+	}
 }
 
 // act does one action of the client on one vector.

@@ -2,6 +2,9 @@ package vfiouser
 
 import (
 	"fmt"
+	"os"
+	"os/exec"
+	"slices"
 	"sync"
 	"testing"
 
@@ -354,5 +357,45 @@ func BenchmarkFire(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		v.Raise(0)
+	}
+}
+
+// A process that has no descriptors left takes a message without its eventfds: the client is refused, and the vectors say that theirs were lost, for the client may go on as if
+// it had them. A vector whose eventfd arrives has lost nothing.
+func TestEventfdsLost(t *testing.T) {
+	const child = "IRQLAB_TEST_NO_FILES"
+	if os.Getenv(child) == "" {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestEventfdsLost$")
+		cmd.Env = append(os.Environ(), child+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	b := newBoard()
+	c := newClient(t, b)
+	events := []int{eventfd(t, 0), eventfd(t, 0), eventfd(t, 0)}
+	c.ok(CmdSetIRQs, irqBody(assign, 2, 0, 1), events[0])
+	var had unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &had); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 64, Max: had.Max}); err != nil {
+		t.Fatal(err)
+	}
+	for { // the gaps, too
+		if _, err := unix.Dup(0); err != nil {
+			break
+		}
+	}
+	c.fails(unix.EINVAL, CmdSetIRQs, irqBody(assign, 2, 3, 2), events[1:]...)
+	for i, v := range b.irqs.States() {
+		want := map[int]uint64{3: 1, 4: 1}[i]
+		if v.Lost != want || v.Assigned != (i == 0) {
+			t.Errorf("vector %d: %d eventfds lost, assigned %t; want %d lost", i, v.Lost, v.Assigned, want)
+		}
+	}
+	if events, _ := b.rec.Events(); !slices.ContainsFunc(events, func(e trace.Event) bool { return e.Kind == TraceLost }) {
+		t.Error("the timeline does not tell of it")
 	}
 }

@@ -323,6 +323,7 @@ func init() {
 // dispatch looks the request up and carries it out.
 func (s *session) dispatch(h *Header, body []byte, fds []int) (n int, err error) {
 	if h.Flags&^uint32(flagNoReply) != flagTypeCommand || s.truncated {
+		s.noteLost(h, body)
 		return 0, unix.EINVAL
 	}
 	if int(h.Command) >= len(operations) || operations[h.Command].handle == nil {
@@ -334,6 +335,22 @@ func (s *session) dispatch(h *Header, body []byte, fds []int) (n int, err error)
 	}
 	defer s.recoverPanic(h.Command, &err)
 	return op.handle(s, body, fds)
+}
+
+// noteLost takes note of the vectors whose eventfds a message has lost: the client may go on as if it had them.
+func (s *session) noteLost(h *Header, body []byte) {
+	if !s.truncated || h.Command != CmdSetIRQs || len(body) < setIRQsSize {
+		return
+	}
+	var m SetIRQs
+	m.decode(body)
+	s.rec.Record(TraceLost, uint64(m.Index), uint64(m.Start), uint64(m.Count))
+	if m.Index >= NumIRQs {
+		return
+	}
+	if v, _ := s.dev.IRQs(m.Index); v != nil {
+		v.lost(m)
+	}
 }
 
 // recoverPanic keeps the connection when the device panics: a dead socket makes QEMU abort at its next change of memory layout.

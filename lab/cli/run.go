@@ -125,8 +125,8 @@ type runFlags struct {
 func (f *runFlags) register(fs *pflag.FlagSet) {
 	f.machineFlags.register(fs)
 	f.given = fs.Changed
-	fs.IntVar(&f.jobs, "jobs", 0, fmt.Sprintf("VMs at a time (`N`); 0: what this machine's cores and memory allow, now %d of the default shape", runner.DefaultJobs(shape.Default())))
-	fs.DurationVar(&f.timeout, "timeout", 0, "how long the start of a case, and its run, may each take before its guest counts as hung; 0: 2m and 5s for each CPU")
+	fs.IntVar(&f.jobs, "jobs", 0, fmt.Sprintf("VMs at a time (`N`), as far as the limit of open files allows; 0: what this machine's cores and memory allow, now %d of the default shape", runner.DefaultJobs(shape.Default())))
+	fs.DurationVar(&f.timeout, "timeout", 0, "how long the start of a case, and its run, may each take; 0: 2m and 5s for each CPU. A guest that does not answer then has\nfailed (1); one that works and was not done, or had not begun, is an error (125)")
 	fs.StringVar(&f.format, "format", "table", "`table` or json")
 	fs.StringVar(&f.out, "out", "", "new or empty `directory` for results, consoles and traces")
 	fs.BoolVarP(&f.verbose, "verbose", "v", false, "tell every step of every case on standard error")
@@ -259,7 +259,8 @@ Cases run side by side as far as --jobs goes, forks of one machine's snapshot to
 and says how many cases did not; --out's results.json is kept up to date while the run goes on.
 
 Exit status: 0 every case passed or expected nothing; 1 a case failed: the kernel or driver did not do what was expected; 2 bad usage or input file;
-125 the lab could not tell (and if both happen); 130 interrupted. ` + "`git bisect run`" + ` skips a commit on 125.`,
+125 the lab could not tell (and if both happen); 130 interrupted. ` + "`git bisect run`" + ` skips a commit on 125. Nobody is blamed for what happened while irqlab or
+QEMU was stopped, or on a kernel whose file is not what it was; a VM takes a descriptor for each vector, twice over under KVM, and too low a hard limit (ulimit -Hn) is 125, too.`,
 		Example: `  irqlab run
   irqlab run low-vcpu --strategy linear --strategy unset --format json
   irqlab run vector-boundary --kernel ~/linux --out results

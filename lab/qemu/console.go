@@ -28,12 +28,14 @@ type Console struct {
 	// diagnose and death ask the process, which knows more than its console does.
 	diagnose func(context.Context) (string, error)
 	death    func() error
+	stood    func() Standstill
 
 	mu      sync.Mutex
 	tail    []byte
 	written int64
 	fileErr error
 	scanner klog.Scanner
+	before  []klog.Finding // the lab's own NMI; nil: it has sent none
 	ended   bool
 	changed chan struct{} // closed, and made anew, when anything above changes
 	waiters map[*waiter]struct{}
@@ -56,7 +58,8 @@ func (w *waiter) feed(p []byte) {
 }
 
 func newConsole(path string) *Console {
-	return &Console{path: path, fileMax: consoleFileMax, changed: make(chan struct{}), waiters: map[*waiter]struct{}{}}
+	return &Console{path: path, fileMax: consoleFileMax, stood: func() Standstill { return Standstill{} },
+		changed: make(chan struct{}), waiters: map[*waiter]struct{}{}}
 }
 
 // run copies the console until it ends.
@@ -137,11 +140,30 @@ func lastLines(text string, n int) string {
 	return text[min(at+1, len(text)):]
 }
 
-// Scan returns the reports of trouble seen so far, oldest first; see klog.
+// Scan returns the reports of trouble seen so far, oldest first; see klog. What the guest reports once the lab has sent it an NMI is the lab's doing, and left out.
 func (c *Console) Scan() []klog.Finding {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.before != nil {
+		return c.before
+	}
 	return c.scanner.Findings()
+}
+
+// provoke notes that the lab is about to provoke reports. What came before it counts on; provoked returns what comes after.
+func (c *Console) provoke() (provoked func() []klog.Finding) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	own := len(c.scanner.Findings())
+	if c.before == nil {
+		c.before = append([]klog.Finding{}, c.scanner.Findings()...)
+	}
+	return func() []klog.Finding {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		all := c.scanner.Findings()
+		return all[min(own, len(all)):]
+	}
 }
 
 func (c *Console) panicked() *klog.Finding {
@@ -176,7 +198,7 @@ func (c *Console) WaitFor(ctx context.Context, text string) error {
 			return nil
 		}
 		fail := func(err error) *BootError {
-			return &BootError{Awaited: text, After: time.Since(start), Err: err, Panic: trouble, Trouble: c.Scan(), Tail: c.Tail(tailLines)}
+			return &BootError{Awaited: text, After: time.Since(start), Err: err, Panic: trouble, Trouble: c.Scan(), Tail: c.Tail(tailLines), Stood: c.stood()}
 		}
 		if ended {
 			return fail(c.death())

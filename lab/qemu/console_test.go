@@ -175,3 +175,23 @@ func FuzzConsole(f *testing.F) {
 		lastLines(string(log), piece%100)
 	})
 }
+
+// What a guest had reported before the lab's NMI is its own, also when the lab asks it twice; what it reports after it is the lab's doing, and shown apart.
+func TestProvoked(t *testing.T) {
+	c := newConsole("")
+	feed := func(text string) { c.take([]byte(text), io.Discard) }
+	feed("[    1.000000] WARNING: CPU: 0 PID: 1 at x.c:1 x+0x1/0x2\n[    1.000000] ---[ end trace 0000000000000000 ]---\n")
+	first := c.provoke()
+	feed("[    2.000000] Kernel panic - not syncing: NMI: Not continuing\n")
+	second := c.provoke()
+	feed("[    3.000000] ---[ end Kernel panic - not syncing: NMI: Not continuing ]---\n[    4.000000] BUG: soft lockup - CPU#1 stuck\n")
+	if own := c.Scan(); len(own) != 1 || own[0].Kind != klog.Warning {
+		t.Errorf("the guest's own: %+v", own)
+	}
+	if got := first(); len(got) != 2 || got[0].Kind != klog.Panic {
+		t.Errorf("provoked: %+v", got)
+	}
+	if got := second(); len(got) != 1 || got[0].Kind != klog.SoftLockup {
+		t.Errorf("provoked the second time: %+v", got)
+	}
+}

@@ -38,6 +38,9 @@ func (p *Process) Diagnose(ctx context.Context) (string, error) {
 		return strings.TrimRight(b.String(), "\n"), err
 	}
 	section("QEMU", fmt.Sprintf("status %s, running %t", status.Status, status.Running))
+	if status.Status == raw.RunStatePaused { // by a stop command: no guest comes to that by itself
+		return strings.TrimRight(b.String(), "\n"), &FrozenError{errors.New("somebody has paused its guest")}
+	}
 	for cpu := range int64(min(p.machine.Shape.CPUs(), maxRegisters)) {
 		text, err := q.HumanMonitorCommand("info registers", &cpu)
 		if err != nil {
@@ -68,7 +71,7 @@ func generalRegisters(text string) string {
 
 // backtrace injects an NMI, which a guest started with machine's command line answers with a panic that shows all its CPUs' stacks.
 func (p *Process) backtrace(ctx context.Context, q *raw.Monitor) (string, error) {
-	before := len(p.console.Scan())
+	provoked := p.console.provoke()
 	if err := q.InjectNmi(); err != nil {
 		return "", err
 	}
@@ -80,8 +83,7 @@ func (p *Process) backtrace(ctx context.Context, q *raw.Monitor) (string, error)
 	case <-ctx.Done():
 	}
 	var texts []string
-	findings := p.console.Scan()
-	for _, f := range findings[min(before, len(findings)):] {
+	for _, f := range provoked() {
 		texts = append(texts, f.Text)
 	}
 	if len(texts) == 0 {

@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -19,6 +20,7 @@ type BootError struct {
 	Trouble   []klog.Finding // all that the console tells of, the panic included; the first is mostly the cause
 	Tail      string         // the console's last lines
 	Diagnosis string         // of a guest that hung: see Process.Diagnose
+	Stood     Standstill     // how long lab and QEMU did not run meanwhile
 }
 
 func (e *BootError) Error() string {
@@ -114,6 +116,23 @@ type NotStartedError struct{ Err error }
 func (e *NotStartedError) Error() string { return fmt.Sprintf("QEMU was not started: %v", e.Err) }
 
 func (e *NotStartedError) Unwrap() error { return e.Err }
+
+// SilentCPUError tells that the guest neither agreed nor refused when ACPI asked it to eject or to take a CPU.
+type SilentCPUError struct {
+	CPU   int
+	Eject bool
+	After time.Duration
+}
+
+func (e *SilentCPUError) Error() string {
+	did := "take"
+	if e.Eject {
+		did = "eject"
+	}
+	return fmt.Sprintf("CPU %d: the guest neither agreed nor refused to %s it within %s (does it handle ACPI CPU hotplug?)", e.CPU, did, e.After)
+}
+
+func (e *SilentCPUError) Unwrap() error { return context.DeadlineExceeded }
 
 // FrozenError tells that QEMU itself does not answer: it is stopped, or the host gives it no time. Whatever its guest then fails to do is not the guest's failure.
 type FrozenError struct {

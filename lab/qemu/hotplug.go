@@ -138,9 +138,7 @@ func (p *Process) PlugCPU(ctx context.Context, cpu int) error {
 
 // hotplugAnswer awaits the guest's answer to a notification about a CPU that was sent after the first since events.
 func (p *Process) hotplugAnswer(ctx context.Context, since, cpu int, source uint32) error {
-	what := map[uint32]string{ostEjectRequest: "eject", ostDeviceCheck: "take"}[source]
-	timed, cancel := context.WithTimeoutCause(ctx, hotplugTimeout,
-		fmt.Errorf("CPU %d: the guest neither agreed nor refused to %s it within %s (does it handle ACPI CPU hotplug?): %w", cpu, what, hotplugTimeout, context.DeadlineExceeded))
+	timed, cancel := context.WithTimeoutCause(ctx, hotplugTimeout, &SilentCPUError{CPU: cpu, Eject: source == ostEjectRequest, After: hotplugTimeout})
 	defer cancel()
 	e, err := p.waitEvent(timed, since, func(e qmp.Event) bool {
 		_, ok := answered(e, cpu, source)

@@ -61,6 +61,7 @@ type Process struct {
 	agent      net.Conn
 	ram        ram // nil: QEMU's own
 	done       chan struct{}
+	pulse      pulse
 
 	closeOnce sync.Once
 	closeErr  error
@@ -240,7 +241,7 @@ func (p *Process) launch(cfg Config) (greeting *pending, err error) {
 		Pdeathsig: syscall.SIGKILL, // QEMU never outlives the lab
 	}
 	p.console = newConsole(path)
-	p.console.diagnose, p.console.death = p.Diagnose, p.death
+	p.console.diagnose, p.console.death, p.console.stood = p.Diagnose, p.death, p.Standstill
 	if cfg.Snapshot != nil { // what the guest said before it was saved is its story too
 		p.console.take(cfg.Snapshot.console, file)
 	}
@@ -270,7 +271,9 @@ func (p *Process) own(launched chan<- error, console net.Conn, file *os.File) {
 		defer close(read)
 		p.console.run(console, file)
 	}()
+	p.pulse.begin(p.cmd.Process.Pid)
 	launched <- nil
+	go p.pulse.watch(p.done)
 	_ = p.cmd.Wait() // how it ended is in ProcessState
 	// What QEMU wrote is still in the channels; should something else hold their other ends, it is not awaited.
 	_ = console.SetReadDeadline(time.Now().Add(exitGrace))

@@ -113,14 +113,11 @@ func TestDriverError(t *testing.T) {
 	if err.Error() != want {
 		t.Errorf("got %q, want %q", err, want)
 	}
-	if !blamesGuest(err, nil) || !errors.Is(err, error(guest)) {
-		t.Error("what the driver refuses is the driver's failure")
+	if !errors.Is(err, error(guest)) {
+		t.Error("the guest's words are not in it")
 	}
 	if got := (&DriverError{What: "x"}).Error(); got != "x; it logged nothing" {
 		t.Errorf("got %q", got)
-	}
-	if blamesGuest(fmt.Errorf("case: %w", guest), nil) {
-		t.Error("a request the guest refused is not the driver's failure")
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"irqlab/devmodel/mana"
 	"irqlab/devmodel/trace"
 	"irqlab/guestagent/agentapi"
-	"irqlab/images"
 	"irqlab/lab"
 	"irqlab/lab/machine"
 	"irqlab/lab/qemu"
@@ -29,6 +28,7 @@ const (
 	pressureSlot = "pressure"
 	hotPlug      = 10 * time.Second // for a plugged function to appear in the guest
 	diagnosis    = 20 * time.Second // for what a hung guest still tells
+	explanation  = 45 * time.Second // for that, and for finding out that its agent is mute
 )
 
 // experiment is one case on its way to a result.
@@ -46,6 +46,8 @@ type experiment struct {
 	inject  *inject.Controller // of a case with steps; nil: the device is never in the way
 	left    []string           // what the driver left behind, one sentence each
 	replugs int                // for so many CPUs plugged in again there must be room, whatever the steps
+
+	takes []string // files the VM was started from
 
 	started func() // called once the VM answers; may be nil
 }
@@ -120,15 +122,18 @@ func (e *experiment) queues() int { return min(max(1, e.c.Queues()), mana.MaxQue
 // run takes the case from nothing to the end of its experiment. Its start and what follows may each take up to limit: the first case of a machine waits until that
 // was booted for a snapshot, and no guest is to blame for what is left of its time then.
 func (e *experiment) run(ctx context.Context, limit time.Duration) error {
-	within := func(f func(context.Context) error) error {
-		timed, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the case was not done after %s (--timeout)", limit))
+	within := func(what string, f func(context.Context) error) error {
+		timed, cancel := context.WithTimeoutCause(ctx, limit, &limitError{what, limit})
 		defer cancel()
 		return f(timed)
 	}
-	if err := within(e.boot); err != nil {
+	if err := within("start", e.boot); err != nil {
+		if errors.Is(err, context.DeadlineExceeded) && !errors.As(err, new(*limitError)) { // as before there is a guest
+			err = fmt.Errorf("%w: %w", &limitError{"start", limit}, err)
+		}
 		return err
 	}
-	return within(func(ctx context.Context) error {
+	return within("run", func(ctx context.Context) error {
 		if err := e.attach(ctx); err != nil {
 			return err
 		}
@@ -162,7 +167,7 @@ func (e *experiment) attach(ctx context.Context) error {
 		e.stage(fmt.Sprintf("taking CPU %d offline", cpu))
 		var err error
 		if e.out.Online, err = e.vm.Agent.SetCPU(ctx, cpu, false); err != nil {
-			return err
+			return &setupError{err}
 		}
 	}
 	if len(e.c.Offline) == 0 {
@@ -229,6 +234,7 @@ func (e *experiment) config() lab.Config {
 func (e *experiment) boot(ctx context.Context) error {
 	e.stage("starting")
 	cfg := e.config()
+	cfg.Takes = func(files ...string) { e.takes = append(e.takes, files...) }
 	if e.opts.Out != "" {
 		if err := os.MkdirAll(filepath.Join(e.opts.Out, dir(e.c)), 0o755); err != nil {
 			return err
@@ -340,7 +346,7 @@ func (e *experiment) explain(ctx context.Context, err error) error {
 	if errors.As(err, &guest) || errors.As(err, &driver) || errors.As(err, &defect) || errors.As(err, &step) && step.explained() {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, diagnosis)
+	ctx, cancel := context.WithTimeout(ctx, explanation)
 	defer cancel()
 	return e.vm.Explain(ctx, err)
 }
@@ -348,6 +354,7 @@ func (e *experiment) explain(ctx context.Context, err error) error {
 // finish reads the log, ends the VM, keeps the artifacts and judges.
 func (e *experiment) finish(ctx context.Context, err error) {
 	ended := time.Now()
+	now := conditions{handled: !errors.As(err, new(*lab.LostError))}
 	if e.vm != nil {
 		findings := e.vm.Console().Scan()
 		if err == nil {
@@ -357,6 +364,10 @@ func (e *experiment) finish(ctx context.Context, err error) {
 			e.out.KernelLog.Warnings = append(e.out.KernelLog.Warnings, f.Text)
 		}
 		e.askGuest(ctx)
+		now.stood = e.vm.Process().Standstill()
+		if e.fn != nil {
+			now.wires(e.fn.PCI.VectorStates())
+		}
 		err = errors.Join(err, e.vm.Close(), e.keptConsole(), e.keepTrace())
 	}
 	var boot *qemu.BootError
@@ -365,28 +376,30 @@ func (e *experiment) finish(ctx context.Context, err error) {
 			e.out.KernelLog.Warnings = append(e.out.KernelLog.Warnings, f.Text)
 		}
 	}
-	switch {
-	case err == nil:
-		e.out.Reasons = append(e.c.Expect.Check(e.out), e.left...)
-		e.out.Outcome = result.Pass
-		if len(e.out.Reasons) > 0 {
-			e.out.Outcome = result.Fail
+	var unmet []string
+	if err == nil {
+		unmet = append(e.c.Expect.Check(e.out), e.left...)
+	}
+	doubts := func() []string {
+		for _, file := range e.takes {
+			if err := e.opts.Cache.Recheck(ctx, file); err != nil {
+				now.damaged = append(now.damaged, err)
+			}
 		}
-	default:
-		e.out.Reasons = []string{err.Error()}
-		e.out.Outcome = result.Error
-		if blamesGuest(err, e.out.KernelLog.Warnings) {
-			e.out.Outcome = result.Fail
-		}
+		return now.doubts()
+	}
+	e.out.Outcome, e.out.Reasons = verdict(err, unmet, doubts)
+	if e.out.Outcome == result.Pass && now.stood.Matters() {
+		e.out.Notes = append(e.out.Notes, fmt.Sprintf("%s while the case ran", now.stood))
+	}
+	if err := e.keepTimeline(); err != nil {
+		e.out.Outcome, e.out.Reasons = result.Error, append(e.out.Reasons, err.Error())
 	}
 	if e.out.Outcome == result.Fail {
 		e.out.Known = e.c.KnownFailure()
 	}
-	if err := e.keepTimeline(); err != nil {
-		e.out.Notes = append(e.out.Notes, err.Error())
-	}
-	now := time.Now()
-	e.out.Seconds.Total = now.Sub(e.began).Seconds()
+	done := time.Now()
+	e.out.Seconds.Total = done.Sub(e.began).Seconds()
 	if !e.booted.IsZero() {
 		e.out.Seconds.Start = e.booted.Sub(e.began).Seconds()
 		e.out.Seconds.Run = ended.Sub(e.booted).Seconds()
@@ -430,36 +443,4 @@ func (e *experiment) keepTrace() error {
 	done, cancel := context.WithCancel(context.Background())
 	cancel() // what is recorded, and no more
 	return errors.Join(e.fn.Trace.Stream(done, f), f.Close())
-}
-
-// blamesGuest tells a failure of the kernel or driver from one of the lab: a boot that did not come through, a lost interrupt, a guest that ended or reset the
-// machine, or one that no longer answers, whose log shows trouble or that let the time of the case run out. A QEMU that does not
-// answer either is the lab's, and so is time spent before there was a guest.
-func blamesGuest(err error, warnings []string) bool {
-	var boot *qemu.BootError
-	var dead *qemu.DeadError
-	var frozen *qemu.FrozenError
-	var unstarted *qemu.NotStartedError
-	var busy *images.BusyError
-	var lost *lab.LostError
-	var driver *DriverError
-	var vector *VectorRefusedError
-	var guest *agentapi.Error
-	var defect *PanicError
-	var step *StepError
-	switch {
-	case errors.As(err, &frozen), errors.As(err, &unstarted), errors.As(err, &busy), errors.As(err, &defect):
-		return false
-	case errors.As(err, &step) && step.deadlock():
-		return false
-	case errors.As(err, &dead):
-		return dead.Guest()
-	case errors.As(err, &boot), errors.As(err, &lost), errors.As(err, &driver), errors.As(err, &vector):
-		return true
-	case errors.As(err, &step) && step.Refused:
-		return lab.GuestRefused(err)
-	case errors.As(err, &guest):
-		return false
-	}
-	return len(warnings) > 0 || errors.Is(err, context.DeadlineExceeded)
 }

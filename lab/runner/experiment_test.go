@@ -1,45 +1,17 @@
 package runner
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
-	"irqlab/images"
 	"irqlab/lab"
-	"irqlab/lab/qemu"
 	"irqlab/scenarios"
 	"irqlab/scenarios/result"
 )
-
-// TestBlame tells what the guest did not do from what it had no chance to do.
-func TestBlame(t *testing.T) {
-	boot := &qemu.BootError{Awaited: "ready", Err: context.DeadlineExceeded}
-	frozen := &qemu.BootError{Awaited: "ready", Err: fmt.Errorf("%w: %w", context.DeadlineExceeded, &qemu.FrozenError{Err: context.DeadlineExceeded})}
-	for _, tc := range []struct {
-		what string
-		err  error
-		want bool
-	}{
-		{"a boot that hangs", boot, true},
-		{"a QEMU that stands still", frozen, false},
-		{"a request that took too long", fmt.Errorf("agent: %w", context.DeadlineExceeded), true},
-		{"the same, QEMU standing still", fmt.Errorf("agent: %w: %w", context.DeadlineExceeded, &qemu.FrozenError{Err: context.DeadlineExceeded}), false},
-		{"a lock held too long", fmt.Errorf("snapshot: %w", &images.BusyError{Err: context.DeadlineExceeded}), false},
-		{"no time to start", &qemu.NotStartedError{Err: context.DeadlineExceeded}, false},
-		{"QEMU killed", &qemu.BootError{Err: &qemu.DeadError{Signal: 9, Status: -1}}, false},
-		{"a triple fault", &qemu.BootError{Err: &qemu.DeadError{Reason: "guest-reset"}}, true},
-	} {
-		if got := blamesGuest(tc.err, nil); got != tc.want {
-			t.Errorf("%s: blamed on the guest: %t, want %t", tc.what, got, tc.want)
-		}
-	}
-}
 
 // TestVMName makes sure that every case's VM has a name that a run directory and SSH take.
 func TestVMName(t *testing.T) {

@@ -4,6 +4,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,6 +70,10 @@ func DefaultTimeout(cpus int) time.Duration {
 func Run(ctx context.Context, cases []scenarios.Case, o Options) (result.Report, error) {
 	r := &run{opts: o, cases: cases, results: make([]*result.Case, len(cases)), since: map[int]time.Time{}, boots: map[int]bool{}, wake: make(chan struct{}, 1)}
 	r.report = result.Report{Schema: result.Schema, Host: result.Host{CPUs: runtime.NumCPU()}, NotRun: len(cases)}
+	tooBig, err := withoutFiles(cases, o)
+	if err != nil {
+		return r.report, err
+	}
 	q, err := o.Cache.QEMU(ctx, o.QEMU, o.Progress)
 	if err != nil {
 		return r.report, fmt.Errorf("QEMU: %w", err)
@@ -82,14 +87,15 @@ func Run(ctx context.Context, cases []scenarios.Case, o Options) (result.Report,
 	if err != nil {
 		return r.report, err
 	}
-	todo, err := tasks(ctx, cases, o, accel, func(c *scenarios.Case) bool { return unusable[c.Kernel] != nil })
+	hopeless := func(i int) error { return cmp.Or(tooBig[i], unusable[cases[i].Kernel]) }
+	todo, err := tasks(ctx, cases, o, accel, func(i int) bool { return hopeless(i) != nil })
 	if err != nil {
 		return r.report, err
 	}
 	r.queue = newQueue(hostCapacity(o.Jobs), todo)
 	r.estimator.began = time.Now()
 	for i := range cases {
-		if err := unusable[cases[i].Kernel]; err != nil {
+		if err := hopeless(i); err != nil {
 			c := newResult(&cases[i])
 			c.Outcome, c.Reasons = result.Error, []string{err.Error()}
 			r.ended(i, &c)
@@ -274,6 +280,22 @@ func prepare(ctx context.Context, cases []scenarios.Case, o Options) (unusable m
 		}
 	}
 	return unusable, nil
+}
+
+// withoutFiles are the cases whose VM takes more open files than a process may have here; an error if that is so of all of them. It is looked at before anything is fetched.
+func withoutFiles(cases []scenarios.Case, o Options) (map[int]error, error) {
+	bad := map[int]error{}
+	var last error
+	for i := range cases {
+		e := &experiment{opts: o, c: &cases[i]}
+		if _, err := lab.Files(e.config(), e.functions()); err != nil {
+			bad[i], last = err, err
+		}
+	}
+	if len(bad) < len(cases) {
+		last = nil
+	}
+	return bad, last
 }
 
 // Failed is the report of a run that err kept from running any of its cases.

@@ -34,6 +34,7 @@ const (
 type need struct {
 	cores  float64
 	memory int64 // bytes
+	files  int   // open in this process
 }
 
 // needOf is what a VM of the shape takes: all its memory if it boots, what it touches if it is restored. threaded: its CPUs can run side by side.
@@ -53,11 +54,12 @@ type capacity struct {
 	jobs   int     // VMs at a time; 0: as many as the rest allows
 	cores  float64 // with jobs given, neither these
 	memory int64   // nor this counts: who says how many knows
+	files  int     // counts always: a VM that cannot have them tells nothing
 }
 
 // hostCapacity is what this process may use of the machine: its cores by affinity and control group quota, which the runtime knows, and the memory available.
 func hostCapacity(jobs int) capacity {
-	return capacity{jobs: jobs, cores: float64(runtime.GOMAXPROCS(0)), memory: availableMemory("/") - spareMemory}
+	return capacity{jobs: jobs, cores: float64(runtime.GOMAXPROCS(0)), memory: availableMemory("/") - spareMemory, files: lab.FilesForVMs()}
 }
 
 // admits tells whether a VM may run beside the others. One may always run.
@@ -65,12 +67,16 @@ func (c capacity) admits(running map[int]need, n need) bool {
 	if len(running) == 0 {
 		return true
 	}
-	if c.jobs > 0 {
-		return len(running) < c.jobs
-	}
 	for _, r := range running {
 		n.cores += r.cores
 		n.memory += r.memory
+		n.files += r.files
+	}
+	if n.files > c.files {
+		return false
+	}
+	if c.jobs > 0 {
+		return len(running) < c.jobs
 	}
 	return n.cores <= c.cores && n.memory <= c.memory
 }
@@ -122,7 +128,7 @@ func readInt(file string) (int64, error) {
 }
 
 // tasks describes the cases to the queue; those that cannot be run are left out.
-func tasks(ctx context.Context, cases []scenarios.Case, o Options, accel machine.Accel, skip func(*scenarios.Case) bool) (map[int]task, error) {
+func tasks(ctx context.Context, cases []scenarios.Case, o Options, accel machine.Accel, skip func(i int) bool) (map[int]task, error) {
 	type known struct {
 		key  string
 		made bool
@@ -131,17 +137,23 @@ func tasks(ctx context.Context, cases []scenarios.Case, o Options, accel machine
 	out := map[int]task{}
 	for i := range cases {
 		c := &cases[i]
-		if skip(c) {
+		if skip(i) {
 			continue
 		}
 		threaded := machine.Machine{Accel: accel, Shape: c.Shape}.Threaded()
 		t := task{made: true, boots: needOf(c.Shape, true, threaded), fork: needOf(c.Shape, false, threaded)}
+		e := &experiment{opts: o, c: c}
+		var err error
+		if t.boots.files, err = lab.Files(e.config(), e.functions()); err != nil {
+			return nil, err
+		}
+		t.fork.files = t.boots.files
 		if o.Start == "" || o.Start == lab.StartCold {
 			t.fork = t.boots
 			out[i] = t
 			continue
 		}
-		cfg := (&experiment{opts: o, c: c}).config()
+		cfg := e.config()
 		// What does not make the machine is not asked about twice.
 		mine := cfg
 		mine.Name, mine.Functions, mine.Progress, mine.Cache = "", nil, nil, nil

@@ -96,12 +96,31 @@ func TestNeed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, want := needOf(s, tc.boots, tc.threaded), (need{tc.cores, tc.memory * mib}); got != want {
+		if got, want := needOf(s, tc.boots, tc.threaded), (need{cores: tc.cores, memory: tc.memory * mib}); got != want {
 			t.Errorf("%s, boots %t: %+v, want %+v", tc.shape, tc.boots, got, want)
 		}
 	}
 	if n := DefaultJobs(shape.Default()); n < 1 {
 		t.Errorf("%d jobs", n)
+	}
+}
+
+// How many open files there are limits also who says how many jobs there are to be; one VM may always try.
+func TestAdmitsFiles(t *testing.T) {
+	for _, tc := range []struct {
+		c       capacity
+		running map[int]need
+		want    bool
+	}{
+		{capacity{files: 100, cores: 9, memory: 9}, map[int]need{0: {files: 60}}, false},
+		{capacity{files: 120, cores: 9, memory: 9}, map[int]need{0: {files: 60}}, true},
+		{capacity{files: 100, jobs: 4}, map[int]need{0: {files: 60}}, false},
+		{capacity{files: 120, jobs: 4}, map[int]need{0: {files: 60}}, true},
+		{capacity{files: 10, jobs: 4}, nil, true},
+	} {
+		if got := tc.c.admits(tc.running, need{files: 60}); got != tc.want {
+			t.Errorf("%+v beside %+v: %t, want %t", tc.c, tc.running, got, tc.want)
+		}
 	}
 }
 

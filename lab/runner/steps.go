@@ -125,8 +125,9 @@ type StepError struct {
 	Step     scenarios.Step
 	Err      error
 	Late     bool     // what it waited for did not come, and it was given up
+	Limit    bool     // because the time of the whole case was over
 	Refused  bool     // the guest's kernel or the lab refused it
-	Holds    []string // in force: "NAME (hold at STEP)"
+	Holds    []string // that held the device, or did until the driver gave up: "NAME (hold at STEP)"
 	Progress string   // the last steps of the protocol; "" where the case has no rules
 	Tail     string   // of the console, if the step was late
 }
@@ -136,7 +137,7 @@ func (e *StepError) Error() string {
 	fmt.Fprintf(&b, "step %s (%s, line %d): %v", e.Step.At, e.Step, e.Step.Line, e.Err)
 	if len(e.Holds) > 0 {
 		fmt.Fprintf(&b, "\nthe device was held: %s", strings.Join(e.Holds, ", "))
-		if e.Late {
+		if e.deadlock() {
 			b.WriteString("; if the step waits for what only the device can do from there on, release it before, or beside in a together step")
 		}
 	}
@@ -151,14 +152,21 @@ func (e *StepError) Error() string {
 
 func (e *StepError) Unwrap() error { return e.Err }
 
-// deadlock reports whether it is the case itself that kept the step from its end. What a case waits for in so many words may as well not have come.
+// deadlock reports whether it is the case itself that kept the step from its end: in a wait, or until the driver gave up the device that was held before it. What a case waits
+// for in so many words may as well not have come.
 func (e *StepError) deadlock() bool {
-	return e.Late && len(e.Holds) > 0 && e.Step.Verb != scenarios.VerbWaitFor
+	return len(e.Holds) > 0 && e.Step.Verb != scenarios.VerbWaitFor && (e.Late || e.Refused && drives(e.Step.Verb))
+}
+
+// drives reports whether a step has the kernel's driver speak with the device.
+func drives(verb string) bool {
+	return slices.Contains([]string{scenarios.VerbProbe, scenarios.VerbLoad, scenarios.VerbBind, scenarios.VerbUp, scenarios.VerbDown, scenarios.VerbSetChannels,
+		scenarios.VerbUnload, scenarios.VerbUnbind}, verb)
 }
 
 // explained reports whether nothing more can be learned from the guest, which is well: it was the wait that was in vain.
 func (e *StepError) explained() bool {
-	return e.Refused || e.deadlock() || e.Late && e.Step.Verb == scenarios.VerbWaitFor
+	return e.Refused || e.deadlock() || e.Late && !e.Limit && e.Step.Verb == scenarios.VerbWaitFor
 }
 
 // refusedError is a step that the lab finds impossible as things are.
@@ -365,12 +373,12 @@ func (s *stepper) step(ctx context.Context, step *scenarios.Step, from since) er
 	if s.c.Steps != nil {
 		s.stage(step.String())
 	}
-	limit := stepLimit(step)
+	limit, dropped := stepLimit(step), s.dropped()
 	timed, cancel := context.WithTimeoutCause(ctx, limit, &lateError{limit})
 	facts := &result.Step{}
 	do := func() error {
 		defer cancel()
-		return s.done(ctx, step, at, facts, s.do(timed, step, from, facts))
+		return s.done(ctx, step, at, facts, dropped, s.do(timed, step, from, facts))
 	}
 	if step.Verb != scenarios.VerbProbe || step.Probe.Waits() {
 		return do()
@@ -388,8 +396,17 @@ func (s *stepper) step(ctx context.Context, step *scenarios.Step, from since) er
 	return nil
 }
 
-// done takes down how a step ended, and makes an error of it if that is the end of the experiment.
-func (s *stepper) done(ctx context.Context, step *scenarios.Step, at int, facts *result.Step, err error) error {
+// dropped are the holds whose work a reset has dropped, by name.
+func (s *stepper) dropped() map[string]bool {
+	names := map[string]bool{}
+	for _, r := range s.inject.States() {
+		names[r.Name] = r.Dropped
+	}
+	return names
+}
+
+// done takes down how a step ended, and makes an error of it if that is the end of the experiment. dropped are the holds that had lost their work before it.
+func (s *stepper) done(ctx context.Context, step *scenarios.Step, at int, facts *result.Step, dropped map[string]bool, err error) error {
 	var short *VectorRefusedError
 	some := errors.As(err, &short) && short.Index > 0 // and what did get through is still to be observed
 	if s.c.Steps == nil {
@@ -421,12 +438,12 @@ func (s *stepper) done(ctx context.Context, step *scenarios.Step, at int, facts 
 	case refused && step.Refused != "":
 		s.stage("refused: " + firstLine(err.Error()))
 		return nil
-	case context.Cause(ctx) != nil: // others ended it
+	case context.Cause(ctx) != nil && !errors.As(context.Cause(ctx), new(*limitError)): // others ended it
 		return err
 	}
-	e := &StepError{Step: *step, Err: err, Refused: refused, Late: errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*lab.LostError))}
+	e := &StepError{Step: *step, Err: err, Refused: refused, Late: errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*lab.LostError)), Limit: context.Cause(ctx) != nil}
 	for _, r := range s.inject.States() {
-		if r.Held {
+		if r.Held || r.Dropped && !dropped[r.Name] {
 			e.Holds = append(e.Holds, fmt.Sprintf("%s (%s)", r.Name, scenarios.RuleText(r.Rule)))
 		}
 	}
