@@ -318,7 +318,9 @@ func (s *stepper) unbind(ctx context.Context) error {
 
 // depart has the driver leave, and waits for the device to see what it did last.
 func (s *stepper) depart(ctx context.Context, what string, leave func() error) error {
-	s.audit()
+	if err := s.audit(); err != nil {
+		return err
+	}
 	if err := leave(); err != nil {
 		return s.refused(ctx, what, err)
 	}
@@ -333,23 +335,35 @@ func (s *stepper) depart(ctx context.Context, what string, leave func() error) e
 		}
 		held = leftBehind(s.fn)
 	}
-	s.audit()
+	if err := s.audit(); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.returned = append(s.returned, held...)
 	return nil
 }
 
+// LostAuditsError tells that the device audited the driver so often between two looks that it has forgotten some of what it found.
+type LostAuditsError struct{ N uint64 }
+
+func (e *LostAuditsError) Error() string {
+	return fmt.Sprintf("the device has ended the driver's use of it so often that %d of its audits are forgotten: whether the driver left anything behind is not known", e.N)
+}
+
 // audit takes note of what the device has found missing since it was last asked. A driver that was told to reset does not wait for answers meanwhile, and owes nothing.
-func (s *stepper) audit() {
-	audits := s.fn.MANA.Audits()
+func (s *stepper) audit() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found := auditFindings(audits[s.audited:])
-	s.audited = len(audits)
+	audits, missed := s.fn.MANA.Audits(s.audited)
+	if missed > 0 {
+		return &LostAuditsError{missed}
+	}
+	found := auditFindings(audits)
+	s.audited += uint64(len(audits))
 	if len(s.resets) == 0 {
 		s.returned = append(s.returned, found...)
-		return
+		return nil
 	}
 	for _, f := range found {
 		s.out.Notes = append(s.out.Notes, "In a reset that the device had asked for: "+f)
@@ -364,6 +378,7 @@ func (s *stepper) audit() {
 		}
 	}
 	s.resets = nil
+	return nil
 }
 
 // queueVectors counts the vectors that the event queue of a queue signals on.

@@ -209,7 +209,7 @@ type stepper struct {
 	seen     uint64   // of the kernel log
 	plugged  cpulist.List
 	resets   []reset // asked for since the driver was last found complete
-	audited  int     // of the device's audits
+	audited  uint64  // number of the last of the device's audits that was seen
 	fault    bool    // a rule may have made driver and device disagree
 	returned []string
 }
@@ -250,7 +250,9 @@ func (e *experiment) runSteps(ctx context.Context) error {
 	if cause := context.Cause(ctx); err == nil || errors.As(cause, new(*StepError)) {
 		err = cause // what others were ended for, too
 	}
-	s.end(err)
+	if unknown := s.end(err); err == nil {
+		err = unknown
+	}
 	return err
 }
 
@@ -281,7 +283,7 @@ func (s *stepper) logged(ctx context.Context) (uint64, error) {
 }
 
 // end lets the device go on, and says what became of the rules and of what was started in the background.
-func (s *stepper) end(err error) {
+func (s *stepper) end(err error) error {
 	for _, r := range s.inject.States() {
 		out := result.Rule{Name: r.Name, Text: scenarios.RuleText(r.Rule), Hits: r.Hits}
 		if r.Hits == 0 {
@@ -298,8 +300,9 @@ func (s *stepper) end(err error) {
 		}
 	}
 	s.inject.Clear()
+	var unknown error
 	if err == nil && s.c.Driver == scenarios.DriverMana {
-		s.audit()
+		unknown = s.audit()
 	}
 	if s.fault { // then driver and device need not agree on what there is
 		for _, what := range s.returned {
@@ -308,6 +311,7 @@ func (s *stepper) end(err error) {
 	} else {
 		s.left = append(s.left, s.returned...)
 	}
+	return unknown
 }
 
 func (s *stepper) note(format string, args ...any) {
