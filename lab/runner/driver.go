@@ -60,9 +60,9 @@ type driver struct {
 	probing chan struct{} // closed when a probe in the background has ended; nil: there was none
 
 	// the kernel's own
-	link   agentapi.Link // of no name: not known
-	loaded bool          // its module was inserted by a step
-	log    uint64        // the last record of the kernel log before its probe
+	link   agentapi.Link      // of no name: not known
+	loaded bool               // its module was inserted by a step
+	log    agentapi.LogRecord // the last one of the kernel log before its probe
 
 	// in the guest's user space
 	apply agentapi.ApplyParams
@@ -430,12 +430,14 @@ func (s *stepper) awaitLink(ctx context.Context) (agentapi.Link, error) {
 		if i := slices.IndexFunc(links, func(l agentapi.Link) bool { return l.Driver == manaModule }); i >= 0 {
 			return links[i], nil
 		}
-		log, err := a.Log(ctx, read)
+		log, err := s.guestLog(ctx, read)
 		if err != nil {
 			return agentapi.Link{}, err
 		}
 		for _, r := range log.Records {
-			read = r.Seq
+			if r.Seq > 0 {
+				read = r
+			}
 			if lab.ProbeFailed(manaModule, r.Text) {
 				// 7.0 and later try again in 10 s; that the first try failed is the finding.
 				return agentapi.Link{}, s.driverError(ctx, "the driver's probe failed", nil)
@@ -462,7 +464,7 @@ func (s *stepper) refused(ctx context.Context, what string, err error) error {
 }
 
 func (s *stepper) driverError(ctx context.Context, what string, guest *agentapi.Error) error {
-	log, err := s.vm.Agent.Log(ctx, s.first)
+	log, err := s.guestLog(ctx, s.first)
 	if err != nil {
 		return err
 	}
