@@ -188,6 +188,7 @@ func (b boot) cold(ctx context.Context) (*VM, error) {
 		err = vm.Console().WaitFor(ctx, agentapi.ReadyMessage)
 	}
 	if err == nil {
+		vm.Console().Begin()
 		vm.Info, err = vm.Agent.Info(ctx)
 	}
 	if err == nil {

@@ -33,6 +33,7 @@ type Console struct {
 	tail    []byte
 	written int64
 	seen    int64 // bytes that came
+	begun   int64 // of them, before Begin
 	fileErr error
 	scanner klog.Scanner
 	ended   bool
@@ -172,11 +173,26 @@ func (c *Console) look(text string) (w *waiter, forget func()) {
 	}
 }
 
-// Tail returns the last n lines, without the line end of the last.
+// Begin tells that the boot is over: what comes from here on is what the guest is about.
+func (c *Console) Begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.begun = c.seen
+}
+
+// nothingSince stands for the lines that there are not: those of the boot would be taken for something that has to do with the end.
+const nothingSince = "(nothing since the guest had booted)"
+
+// Tail returns the last n lines since Begin, without the line end of the last.
 func (c *Console) Tail(n int) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return lastLines(string(c.tail), n)
+	forgotten := c.seen - int64(len(c.tail))
+	text := lastLines(string(c.tail[max(0, c.begun-forgotten):]), n)
+	if text == "" && c.begun > 0 {
+		return nothingSince
+	}
+	return text
 }
 
 func lastLines(text string, n int) string {

@@ -341,6 +341,9 @@ func (e *experiment) finish(ctx context.Context, err error) {
 		e.askGuest(ctx)
 		err = errors.Join(err, e.vm.Close(), e.keptConsole(), e.keepTrace())
 	}
+	if _, bad := os.Stat(filepath.Join(e.opts.Out, e.out.Artifacts.Console)); bad != nil { // it came to no guest
+		e.out.Artifacts.Console = ""
+	}
 	var boot *qemu.BootError
 	if errors.As(err, &boot) {
 		for _, f := range boot.Trouble {

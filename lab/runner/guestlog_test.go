@@ -2,6 +2,8 @@ package runner
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -71,5 +73,21 @@ func TestFloodedLog(t *testing.T) {
 				t.Errorf("warnings %.300q", got.KernelLog.Warnings)
 			}
 		})
+	}
+}
+
+// TestPanicBeforeSnapshot: a kernel that panics while it boots for the snapshot leaves its console as the case's, and what came before the panic is in the report.
+func TestPanicBeforeSnapshot(t *testing.T) {
+	t.Parallel()
+	sc, err := scenarios.Get("low-vcpu")
+	cases := plan(t, sc, err, scenarios.Overrides{Strategies: []string{"linear"}})
+	out := t.TempDir()
+	c := runCases(t, cases, Options{Out: out, Start: lab.StartWarm, Cmdline: []string{"rdinit=/none", "root=/dev/none"}}).Cases[0]
+	text, err := os.ReadFile(filepath.Join(out, c.Artifacts.Console))
+	if err != nil || !strings.Contains(string(text), "Kernel panic - not syncing") {
+		t.Errorf("the console is %q of %d bytes, %v", c.Artifacts.Console, len(text), err)
+	}
+	if c.Outcome != result.Fail || !strings.Contains(strings.Join(c.KernelLog.Warnings, "\n"), "Kernel panic") || !strings.Contains(strings.Join(c.Reasons, "\n"), "Kernel panic") {
+		t.Errorf("%s: %q, warnings %q", c.Outcome, c.Reasons, c.KernelLog.Warnings)
 	}
 }
