@@ -32,9 +32,12 @@ const (
 // Shown is what the console tells.
 type Shown struct {
 	Records []agentapi.LogRecord // Seq is 0, and Level that of a warning: the console tells neither
-	Dropped []float64            // the kernel printed "** N printk messages dropped **" after a line of this time
+	Dropped []Span               // where the kernel printed "** N printk messages dropped **"
 	Cut     string               // why not all of the console is there; empty: it is
 }
+
+// Span is the time from one line to the next.
+type Span struct{ From, To float64 }
 
 var (
 	consoleLine = regexp.MustCompile(`^\[ *(\d{1,9}\.\d{6})\](?:\[ *[TC]\d+\])? ?(.*)`)
@@ -44,12 +47,12 @@ var (
 // FromConsole reads the lines of the kernel's that a serial console shows. What others wrote there is left out.
 func FromConsole(console []byte) Shown {
 	var s Shown
-	last := 0.0
+	last, open := 0.0, 0 // the spans from open on have no end yet
 	for line := range bytes.Lines(console) {
 		line = bytes.TrimRight(line, "\r\n")
 		line = line[:min(len(line), maxLine)]
 		if droppedLine.Match(line) {
-			s.Dropped = append(s.Dropped, last)
+			s.Dropped = append(s.Dropped, Span{last, math.Inf(1)})
 		}
 		m := consoleLine.FindSubmatch(line)
 		if m == nil {
@@ -60,6 +63,9 @@ func FromConsole(console []byte) Shown {
 			continue
 		}
 		last = at
+		for ; open < len(s.Dropped); open++ {
+			s.Dropped[open].To = at
+		}
 		s.Records = append(s.Records, agentapi.LogRecord{Seconds: at, Level: unknownLevel, Text: strings.ToValidUTF8(string(m[2]), "\uFFFD")})
 	}
 	return s
@@ -106,10 +112,10 @@ func Merge(after agentapi.LogRecord, ring []agentapi.LogRecord, shown Shown) Log
 	gap := func(n uint64, from, to float64) {
 		missing += n
 		l.Whole = min(l.Whole, ShownBelow)
-		for _, at := range shown.Dropped {
-			if at >= from && at <= to {
+		for _, d := range shown.Dropped {
+			if d.From <= to && d.To >= from {
 				l.Whole = 0
-				why = append(why, fmt.Sprintf("the console lacks some near %.6f s, too", at))
+				why = append(why, fmt.Sprintf("the console lacks some after %.6f s, too", d.From))
 				break
 			}
 		}

@@ -16,7 +16,7 @@ func rec(seq uint64, at float64, level int, text string) agentapi.LogRecord {
 func TestFromConsole(t *testing.T) {
 	s := FromConsole([]byte("SeaBIOS\r\n[    1.250000] mana 0000:01:00.0: x\r\nirqlab: agent ready\n** 12 printk messages dropped **\n[ no\n[    2.000000][   T41] y\n[   10.000001] Kernel panic"))
 	want := []agentapi.LogRecord{rec(0, 1.25, 4, "mana 0000:01:00.0: x"), rec(0, 2, 4, "y"), rec(0, 10.000001, 4, "Kernel panic")}
-	if !slices.Equal(s.Records, want) || !slices.Equal(s.Dropped, []float64{1.25}) {
+	if !slices.Equal(s.Records, want) || !slices.Equal(s.Dropped, []Span{{1.25, 2}}) {
 		t.Errorf("%+v", s)
 	}
 }
@@ -61,7 +61,15 @@ func TestMerge(t *testing.T) {
 		},
 		{
 			name: "the console dropped some in the gap", ring: []agentapi.LogRecord{rec(9, 9, 4, "z")},
-			console: "[    3.000000] c\n** 7 printk messages dropped **\n[    9.000000] z\n", want: "c z", whole: 0, why: "lacks some near 3.000000 s",
+			console: "[    3.000000] c\n** 7 printk messages dropped **\n[    9.000000] z\n", want: "c z", whole: 0, why: "lacks some after 3.000000 s",
+		},
+		{
+			name: "the console dropped some from before the gap on", after: rec(2, 2, 6, "b"), ring: []agentapi.LogRecord{rec(9, 9, 4, "z")},
+			console: "[    1.000000] a\n** 7 printk messages dropped **\n[    9.000000] z\n", want: "z", whole: 0, why: "lacks some after 1.000000 s",
+		},
+		{
+			name: "the console dropped some before the gap", after: rec(2, 2, 4, "b"), ring: []agentapi.LogRecord{rec(9, 9, 4, "z")},
+			console: "** 7 printk messages dropped **\n[    1.000000] a\n[    2.000000] b\n[    9.000000] z\n", want: "z", whole: ShownBelow, why: "forgotten 6",
 		},
 		{
 			name: "the console dropped some after the gap", ring: []agentapi.LogRecord{rec(9, 9, 6, "y"), rec(10, 10, 6, "z")},
