@@ -11,6 +11,7 @@ import (
 	"irqlab/devmodel/trace"
 	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/cpulist"
+	"irqlab/lab/guestlog"
 )
 
 // Agent is the guest's PID 1, reached over a virtio-serial port that nobody else can reach. Its methods may be called from several goroutines; a call that takes long
@@ -192,12 +193,15 @@ func (a *Agent) Mark(ctx context.Context, text string) (agentapi.LogRecord, erro
 	return call[agentapi.LogRecord](ctx, a, agentapi.MethodMark, agentapi.MarkParams{Text: text})
 }
 
-// noticeLevel is the first kernel log level that is no warning (KERN_NOTICE).
-const noticeLevel = 5
+// MarkShown is Mark whose line the console shows, too: once it has, it has shown whatever was logged before.
+func (a *Agent) MarkShown(ctx context.Context, text string) error {
+	_, err := call[agentapi.LogRecord](ctx, a, agentapi.MethodMark, agentapi.MarkParams{Text: text, Shown: true})
+	return err
+}
 
 // Warnings returns the kernel log records that are warnings or worse, which every line of a report of trouble is; a tenth of the log.
 func (a *Agent) Warnings(ctx context.Context) (agentapi.LogResult, error) {
-	return call[agentapi.LogResult](ctx, a, agentapi.MethodLog, agentapi.LogParams{Below: noticeLevel})
+	return call[agentapi.LogResult](ctx, a, agentapi.MethodLog, agentapi.LogParams{Below: guestlog.ShownBelow})
 }
 
 // Links lists the guest's network interfaces.

@@ -204,6 +204,7 @@ func (b boot) cold(ctx context.Context) (*VM, error) {
 		err = vm.publish(access{ClientKey: b.initramfs.ClientKey, HostKey: b.initramfs.HostKey})
 	}
 	if err == nil {
+		vm.Console().Begin()
 		vm.Info, err = vm.Agent.Info(ctx)
 	}
 	if err == nil {

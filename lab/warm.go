@@ -189,6 +189,11 @@ func (b boot) snapshotOnce(ctx context.Context, dir string) error {
 		}
 		return err
 	}()
+	if err != nil && b.cfg.ConsoleFile != "" {
+		// There will be no fork, whose file it would be.
+		text, _ := p.Console().Text()
+		err = errors.Join(err, os.WriteFile(b.cfg.ConsoleFile, text, 0o600))
+	}
 	return errors.Join(err, p.Close())
 }
 

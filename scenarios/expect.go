@@ -108,6 +108,9 @@ func (e Expect) labels() []string {
 	return out
 }
 
+// CleanLog reports whether a warning in the kernel's log is a failure.
+func (e Expect) CleanLog() bool { return e.Log == nil || *e.Log != ruleAny }
+
 // Check compares a result with the expectation. Each reason is one sentence that names what was expected and what came; none: passed.
 func (e Expect) Check(c result.Case) []string {
 	var reasons []string
@@ -119,7 +122,7 @@ func (e Expect) Check(c result.Case) []string {
 		}
 		say("%s took the branch %q, expected %q.", who, c.Branch, *e.Branch)
 	}
-	if e.Log == nil || *e.Log != ruleAny {
+	if e.CleanLog() {
 		for _, w := range c.KernelLog.Warnings {
 			say("The kernel log has a warning, expected none: %s", sentence(firstLine(w)))
 		}

@@ -18,6 +18,7 @@ func (l Leak) String() string { return fmt.Sprintf("%s %d", l.Kind, l.ID) }
 // Audit is what was left when something ended: a device's registration, the hardware channel, or everything by a reset. A reset owes the driver nothing, so its leaks are
 // what was in use.
 type Audit struct {
+	Seq   uint64        // from 1, without a gap
 	Time  time.Duration // on the trace's clock
 	Cause string
 	Leaks []Leak
@@ -26,17 +27,22 @@ type Audit struct {
 // maxAudits bounds the audits kept; the oldest are forgotten.
 const maxAudits = 256
 
-// Audits are the audits so far, oldest first.
-func (d *Device) Audits() []Audit {
+// Audits are the audits after number after (0: all), oldest first. Missed is how many of them have been forgotten: what was left behind then is not known.
+func (d *Device) Audits(after uint64) (audits []Audit, missed uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return append([]Audit(nil), d.audits...)
+	oldest := d.audited - uint64(len(d.audits)) // number of the last one forgotten
+	if after < oldest {
+		return slices.Clone(d.audits), oldest - after
+	}
+	return slices.Clone(d.audits[min(after-oldest, uint64(len(d.audits))):]), 0
 }
 
 // audit records what dev has left, or what everybody has left when dev is zero.
 func (d *Device) audit(cause string, dev DeviceID) {
 	all := dev == DeviceID{}
-	a := Audit{Time: d.trace.Now(), Cause: cause}
+	d.audited++
+	a := Audit{Seq: d.audited, Time: d.trace.Now(), Cause: cause}
 	if all || dev == DeviceMANA {
 		a.Leaks = d.client.Leaks()
 	}

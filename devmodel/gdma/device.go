@@ -103,6 +103,7 @@ type Device struct {
 	devices map[DeviceID]*registration
 	driver  Driver
 	audits  []Audit
+	audited uint64 // audits made, the forgotten ones included
 	bay     inject.Bay
 
 	wqe  WQE

@@ -88,7 +88,8 @@ func TestEstablish(t *testing.T) {
 		b.open(t)
 	}
 	causes := []string{}
-	for _, a := range b.dev.Audits() {
+	audits, _ := b.dev.Audits(0)
+	for _, a := range audits {
 		causes = append(causes, a.Cause)
 		if len(a.Leaks) > 0 {
 			t.Errorf("%s: %v", a.Cause, a.Leaks)
@@ -284,7 +285,7 @@ func TestEventQueues(t *testing.T) {
 		if _, err := b.drv.OK(b.ctx, gdmatest.Request(gdma.CodeDeregister, gdma.DeviceMANA, 40, 32, 1)); err != nil {
 			t.Fatal(err)
 		}
-		a := b.dev.Audits()
+		a, _ := b.dev.Audits(0)
 		kinds := map[string]int{}
 		for _, l := range a[len(a)-1].Leaks {
 			kinds[l.Kind]++
@@ -441,7 +442,7 @@ func TestResetForgetsEverything(t *testing.T) {
 	b.dev.Doorbell(gdma.DoorbellSQ, gdma.ProducerDoorbell(b.drv.HWC.ID, 64, 0))
 	b.drv = gdmatest.NewDriver(b.m, b.dev)
 	b.open(t)
-	a := b.dev.Audits()
+	a, _ := b.dev.Audits(0)
 	if len(a) != 1 || a[0].Cause != "test" || len(a[0].Leaks) != 2 {
 		t.Errorf("audits %+v", a)
 	}

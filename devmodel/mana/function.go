@@ -196,7 +196,9 @@ func (f *Function) Roles() []Role {
 }
 
 // Audits report what drivers left behind: one for each DEREGISTER_DEVICE, each end of the hardware channel and each reset of a device in use, oldest first.
-func (f *Function) Audits() []gdma.Audit { return f.dev.Audits() }
+func (f *Function) Audits(after uint64) (audits []gdma.Audit, missed uint64) {
+	return f.dev.Audits(after)
+}
 
 // Usage counts the queues, regions and registrations the device holds.
 func (f *Function) Usage() gdma.Usage { return f.dev.Usage() }

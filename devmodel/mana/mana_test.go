@@ -332,7 +332,8 @@ func TestLifeCycle(t *testing.T) {
 				l.life(t, d)
 				l.M.FreeTo(mark)
 			}
-			for _, a := range l.f.Audits() {
+			audits, _ := l.f.Audits(0)
+			for _, a := range audits {
 				if len(a.Leaks) > 0 {
 					t.Errorf("%s: %v", a.Cause, a.Leaks)
 				}
@@ -356,7 +357,8 @@ func TestAuditNamesWhatIsLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	kinds := map[string]int{}
-	for _, a := range l.f.Audits() {
+	audits, _ := l.f.Audits(0)
+	for _, a := range audits {
 		for _, k := range a.Leaks {
 			kinds[k.Kind]++
 		}
@@ -630,7 +632,7 @@ func TestResets(t *testing.T) {
 	if u, want := l.f.Usage(), (gdma.Usage{EQs: 1, CQs: 1, SQs: 1, RQs: 1}); u != want {
 		t.Errorf("device holds %+v, want the channel only", u)
 	}
-	if a := l.f.Audits(); len(a) != 3 || a[0].Cause != "reset: flr" || len(a[0].Leaks) == 0 {
+	if a, _ := l.f.Audits(0); len(a) != 3 || a[0].Cause != "reset: flr" || len(a[0].Leaks) == 0 {
 		t.Errorf("audits %+v", a)
 	}
 }

@@ -369,9 +369,10 @@ type LogResult struct {
 	Lost    bool        `json:"lost"`
 }
 
-// MarkParams is a line to add to the kernel log, at level debug; its record tells the time on the log's clock.
+// MarkParams is a line to add to the kernel log; its record tells the time on the log's clock.
 type MarkParams struct {
-	Text string `json:"text"` // one line, 1 to MaxMark bytes
+	Text  string `json:"text"`            // one line, 1 to MaxMark bytes
+	Shown bool   `json:"shown,omitempty"` // at level warning, which the console shows; else at level debug, which it does not
 }
 
 // MaxMark bounds MarkParams.Text, in bytes.

@@ -191,7 +191,11 @@ func (a *Agent) mark(_ context.Context, p agentapi.MarkParams) (agentapi.LogReco
 	if p.Text == "" || len(p.Text) > agentapi.MaxMark || strings.ContainsFunc(p.Text, func(r rune) bool { return r < ' ' || r > '~' }) {
 		return agentapi.LogRecord{}, fault.New(agentapi.CodeInvalid, "mark %.*q: must be one line of 1 to %d printable ASCII bytes", agentapi.MaxMark, p.Text, agentapi.MaxMark)
 	}
-	return kmsg.Mark(a.cfg.Root.Path("dev/kmsg"), p.Text)
+	level := kmsg.Debug
+	if p.Shown {
+		level = kmsg.Warning
+	}
+	return kmsg.Mark(a.cfg.Root.Path("dev/kmsg"), level, p.Text)
 }
 
 func (a *Agent) links(context.Context, agentapi.Empty) (agentapi.LinksResult, error) {

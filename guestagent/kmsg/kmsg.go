@@ -58,8 +58,14 @@ func unescape(text []byte) string {
 	return strings.ToValidUTF8(string(out), "\uFFFD")
 }
 
-// Mark adds a line to the kernel log at level debug, which no console shows by default, and returns its record. The kernel stamps it while it is written.
-func Mark(path, text string) (agentapi.LogRecord, error) {
+// Levels of a line that is added. By default no console shows the one, and every console the other.
+const (
+	Debug   = 7
+	Warning = 4
+)
+
+// Mark adds a line to the kernel log and returns its record. The kernel stamps it while it is written.
+func Mark(path string, level int, text string) (agentapi.LogRecord, error) {
 	// A descriptor of its own: the kernel limits the rate of writes through one.
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -70,7 +76,7 @@ func Mark(path, text string) (agentapi.LogRecord, error) {
 		return agentapi.LogRecord{}, fmt.Errorf("kernel log: going to its end: %w", err)
 	}
 	// Without its newline the line could go on, and readers would not be given it yet.
-	if _, err := unix.Write(fd, []byte("<7>"+text+"\n")); err != nil {
+	if _, err := unix.Write(fd, fmt.Appendf(nil, "<%d>%s\n", level, text)); err != nil {
 		return agentapi.LogRecord{}, fmt.Errorf("kernel log: writing a line: %w", err)
 	}
 	buf := make([]byte, recordSize)

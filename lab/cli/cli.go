@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"irqlab/images"
+	"irqlab/lab/foreign"
 	"irqlab/scenarios/nearest"
 )
 
@@ -121,9 +122,9 @@ func Run(ctx context.Context, args []string, s Streams) int {
 		fmt.Fprintln(s.Err, "irqlab: interrupted")
 		return ExitInterrupted
 	case !errors.As(err, &exit):
-		fmt.Fprintln(s.Err, "irqlab:", err)
+		fmt.Fprintln(s.Err, "irqlab:", foreign.Text(err.Error()))
 	case exit.err != nil:
-		fmt.Fprintln(s.Err, "irqlab:", exit.err)
+		fmt.Fprintln(s.Err, "irqlab:", foreign.Text(exit.err.Error()))
 	}
 	return exitStatus(err)
 }
@@ -254,6 +255,6 @@ func openCache(s Streams) (*images.Cache, error) {
 	if err != nil {
 		return nil, &exitError{ExitError, err}
 	}
-	c.Warn = func(warning string) { fmt.Fprintln(s.Err, "irqlab: warning:", warning) }
+	c.Warn = func(warning string) { fmt.Fprintln(s.Err, "irqlab: warning:", foreign.Text(warning)) }
 	return c, nil
 }

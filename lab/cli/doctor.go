@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"irqlab/images"
+	"irqlab/lab/foreign"
 )
 
 func newDoctor(s Streams) *cobra.Command {
@@ -26,9 +27,9 @@ It exits 0 if a run can work, else 1.`,
 			p.close()
 			failed := 0
 			for _, c := range checks {
-				fmt.Fprintf(s.Out, "%-4s  %-13s  %s\n", c.Status, c.Name, c.Detail)
+				fmt.Fprintf(s.Out, "%-4s  %-13s  %s\n", c.Status, c.Name, foreign.Line(c.Detail))
 				if c.Remedy != "" && c.Status != images.OK {
-					fmt.Fprintf(s.Out, "%21s-> %s\n", "", c.Remedy)
+					fmt.Fprintf(s.Out, "%21s-> %s\n", "", foreign.Line(c.Remedy))
 				}
 				if c.Status == images.Fail {
 					failed++

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/term"
 
+	"irqlab/lab/foreign"
 	"irqlab/lab/report"
 	"irqlab/lab/runner"
 	"irqlab/scenarios"
@@ -316,7 +317,7 @@ func (h *holdSession) log(ctx context.Context) error {
 	}
 	var b strings.Builder
 	for _, r := range records[max(0, len(records)-logLines):] {
-		fmt.Fprintf(&b, "[%12.6f] %s\n", r.Seconds, report.Clean(r.Text))
+		fmt.Fprintf(&b, "[%12.6f] %s\n", r.Seconds, foreign.Line(r.Text))
 	}
 	h.lines.print(b.String())
 	return nil
@@ -399,6 +400,7 @@ func (t *typed) leave() {
 
 // print writes above the line that is being typed, if one is.
 func (t *typed) print(text string) {
+	text = foreign.Text(text)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	w := t.out
@@ -432,5 +434,5 @@ func (p *piped) leave() {}
 func (p *piped) print(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, _ = io.WriteString(p.out, text)
+	_, _ = io.WriteString(p.out, foreign.Text(text))
 }

@@ -13,6 +13,7 @@ import (
 	"irqlab/devmodel/inject"
 	"irqlab/guestagent/strategy"
 	"irqlab/images"
+	"irqlab/lab/foreign"
 	"irqlab/scenarios"
 	"irqlab/scenarios/nearest"
 	"irqlab/scenarios/shape"
@@ -111,7 +112,7 @@ func listKernels(cmd *cobra.Command, s Streams, refresh bool) error {
 	kernels, err := cache.Kernels(cmd.Context(), refresh)
 	p.pause()
 	if errors.Is(err, images.ErrNoIndex) {
-		fmt.Fprintln(s.Err, err)
+		fmt.Fprintln(s.Err, foreign.Text(err.Error()))
 		return nil
 	}
 	if err != nil {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
+
+	"irqlab/lab/foreign"
 )
 
 // What a log (standard error that is no terminal) is told: a step that takes longer than patience, and again every so often; of a run of cases how far it is, no matter which step
@@ -51,6 +53,7 @@ func isTerminal(w any) bool {
 
 // report takes note of a step and how far it is, in bytes or items; total is 0 or less when unknown. It has the shape of images.Progress.
 func (p *progress) report(what string, done, total int64) {
+	what = foreign.Line(what)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if what != p.what {
@@ -117,7 +120,7 @@ func (p *progress) result(w io.Writer, format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clear()
-	fmt.Fprintf(w, format+"\n", args...)
+	fmt.Fprintln(w, foreign.Text(fmt.Sprintf(format, args...)))
 }
 
 // update runs f where no report or result is written meanwhile.

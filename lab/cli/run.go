@@ -19,6 +19,7 @@ import (
 	"irqlab/guestagent/cpulist"
 	"irqlab/guestagent/strategy"
 	"irqlab/lab"
+	"irqlab/lab/foreign"
 	"irqlab/lab/report"
 	"irqlab/lab/runner"
 	"irqlab/lab/timeline"
@@ -353,7 +354,7 @@ func timelines(ctx context.Context, w io.Writer, out string, rep result.Report) 
 		if err = errors.Join(err, file.Close()); err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintf(w, "\n%s/%s on one clock:\n", c.Scenario, c.Name); err != nil {
+		if _, err := fmt.Fprintf(w, "\n%s/%s on one clock:\n", foreign.Line(c.Scenario), foreign.Line(c.Name)); err != nil {
 			return err
 		}
 		if err := tl.Text(ctx, w, filter, false); err != nil {
@@ -394,7 +395,7 @@ func (f *scenarioFlags) plan(ctx context.Context, names []string, s Streams) ([]
 			return nil, usageError(err)
 		}
 		for _, n := range notes {
-			fmt.Fprintf(s.Err, "irqlab: %s: %s\n", sc.Name, n)
+			fmt.Fprintf(s.Err, "irqlab: %s: %s\n", foreign.Line(sc.Name), foreign.Line(n))
 		}
 		cases = append(cases, more...)
 	}

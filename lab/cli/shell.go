@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"irqlab/lab/foreign"
 	"irqlab/lab/runner"
 	"irqlab/scenarios"
 	"irqlab/scenarios/nearest"
@@ -72,7 +73,7 @@ is probed or, with --during, brings its link up or is reset. A prompt lets you t
 			if err != nil {
 				return labError(err)
 			}
-			fmt.Fprintf(s.Err, "%s, case %s: VM %s with kernel %s\n", cases[0].Scenario, cases[0].Name, vm.Process().Name(), vm.Kernel.Release)
+			fmt.Fprintf(s.Err, "%s, case %s: VM %s with kernel %s\n", foreign.Line(cases[0].Scenario), foreign.Line(cases[0].Name), vm.Process().Name(), foreign.Line(vm.Kernel.Release))
 			client, err := vm.Access().Dial(cmd.Context())
 			if err == nil {
 				err = session(cmd.Context(), client, s, "")

@@ -11,11 +11,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
 	"irqlab/devmodel/trace"
+	"irqlab/lab/foreign"
 	"irqlab/scenarios/nearest"
 )
 
@@ -128,24 +128,14 @@ func traceTable(ctx context.Context, w io.Writer, events []traceEvent) error {
 		if i > 0 {
 			since = seconds(e.T - events[i-1].T)
 		}
-		fmt.Fprintln(out, strings.TrimRight(fmt.Sprintf("%*s  %12s  %-*s  %s", at, seconds(e.T), since, kind, printable(e.Kind), e.describe()), " "))
+		fmt.Fprintln(out, strings.TrimRight(fmt.Sprintf("%*s  %12s  %-*s  %s", at, seconds(e.T), since, kind, foreign.Line(e.Kind), e.describe()), " "))
 	}
 	return out.Flush()
 }
 
 func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', 6, 64) }
 
-func (e *traceEvent) describe() string { return printable(trace.Describe(e.Text, e.Fields)) }
-
-// printable keeps what a guest wrote from steering the terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, s)
-}
+func (e *traceEvent) describe() string { return foreign.Line(trace.Describe(e.Text, e.Fields)) }
 
 // traceLines writes the events as they are in the file.
 func traceLines(ctx context.Context, w io.Writer, events []traceEvent) error {

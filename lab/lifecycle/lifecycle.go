@@ -129,7 +129,7 @@ type life struct {
 	f       *lab.Function
 	report  *Report
 	began   time.Duration // the step, on the function's timeline
-	audits  int           // seen
+	audits  uint64        // number of the last one seen
 	read    uint64        // kernel log
 	address string
 	links   []string
@@ -393,13 +393,16 @@ func (l *life) resetService(ctx context.Context) error {
 	l.report.Resets++
 	timed, cancel := context.WithTimeoutCause(ctx, resetTime, fmt.Errorf("the driver has not come back from the reset within %s", resetTime))
 	defer cancel()
-	for !l.departed(l.audits) || !slices.EqualFunc(before, l.f.MANA.Ports(), sameQueues) {
+	for !l.departed() || !slices.EqualFunc(before, l.f.MANA.Ports(), sameQueues) {
 		if err := sleep(timed); err != nil {
 			return fmt.Errorf("%w: vPorts %+v, before %+v", err, l.f.MANA.Ports(), before)
 		}
 	}
-	for _, a := range l.f.MANA.Audits()[l.audits:] {
-		l.audits++
+	audits, err := l.newAudits()
+	if err != nil {
+		return err
+	}
+	for _, a := range audits {
 		for _, k := range a.Leaks {
 			l.report.Abandoned = append(l.report.Abandoned, "left at "+a.Cause+": "+k.String())
 		}
@@ -424,9 +427,20 @@ func sameQueues(a, b mana.PortState) bool {
 	return a == b
 }
 
-// departed tells if the driver has ended its hardware channel since the first n audits.
-func (l *life) departed(n int) bool {
-	return slices.ContainsFunc(l.f.MANA.Audits()[n:], func(a gdma.Audit) bool { return a.Cause == causeDestroy })
+// departed tells if the driver has ended its hardware channel since the last audit that was seen.
+func (l *life) departed() bool {
+	audits, _ := l.f.MANA.Audits(l.audits)
+	return slices.ContainsFunc(audits, func(a gdma.Audit) bool { return a.Cause == causeDestroy })
+}
+
+// newAudits are the device's audits since it was last asked.
+func (l *life) newAudits() ([]gdma.Audit, error) {
+	audits, missed := l.f.MANA.Audits(l.audits)
+	if missed > 0 {
+		return nil, fmt.Errorf("the device has audited the driver so often that it has forgotten %d audits", missed)
+	}
+	l.audits += uint64(len(audits))
+	return audits, nil
 }
 
 // Causes of the audits of an orderly departure, in order.
@@ -437,8 +451,10 @@ const (
 
 // audit takes note of one orderly departure, and of what it left behind: nothing.
 func (l *life) audit() error {
-	audits := l.f.MANA.Audits()[l.audits:]
-	l.audits += len(audits)
+	audits, err := l.newAudits()
+	if err != nil {
+		return err
+	}
 	var causes, left []string
 	for _, a := range audits {
 		causes = append(causes, a.Cause)

@@ -33,6 +33,8 @@ type Console struct {
 	mu      sync.Mutex
 	tail    []byte
 	written int64
+	seen    int64 // bytes that came
+	begun   int64 // of them, before Begin
 	fileErr error
 	scanner klog.Scanner
 	before  []klog.Finding // the lab's own NMI; nil: it has sent none
@@ -94,6 +96,7 @@ func (c *Console) take(p []byte, file io.Writer) {
 			_, _ = fmt.Fprintf(file, "\n[irqlab: the guest wrote more than %d bytes; the rest is not kept]\n", c.fileMax)
 		}
 	}
+	c.seen += int64(len(p))
 	if c.tail = append(c.tail, p...); len(c.tail) > 2*consoleTail {
 		c.tail = append(c.tail[:0], c.tail[len(c.tail)-consoleTail:]...)
 	}
@@ -120,11 +123,79 @@ func (c *Console) FileError() error {
 	return c.fileErr
 }
 
-// Tail returns the last n lines, without the line end of the last.
+// Text is all that the console has shown. Cut says why some of it is missing; empty: none is.
+func (c *Console) Text() (text []byte, cut string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if int64(len(c.tail)) == c.seen {
+		return bytes.Clone(c.tail), ""
+	}
+	if c.fileErr == nil {
+		text, err := os.ReadFile(c.path)
+		if err == nil && c.seen > c.written {
+			cut = fmt.Sprintf("the console's file holds its first %d bytes, and %d came", c.written, c.seen)
+		}
+		if err == nil {
+			return text, cut
+		}
+		return bytes.Clone(c.tail), fmt.Sprintf("the console's file cannot be read: %v", err)
+	}
+	return bytes.Clone(c.tail), fmt.Sprintf("the console's file could not be written: %v", c.fileErr)
+}
+
+// Shows reports whether text has appeared on the console, or does so before ctx ends.
+func (c *Console) Shows(ctx context.Context, text string) bool {
+	w, forget := c.look(text)
+	defer forget()
+	for {
+		c.mu.Lock()
+		found, ended, changed := w.found, c.ended, c.changed
+		c.mu.Unlock()
+		if found || ended {
+			return found
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// look watches for text, which may have come already.
+func (c *Console) look(text string) (w *waiter, forget func()) {
+	w = &waiter{text: []byte(text)}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w.feed(c.tail)
+	c.waiters[w] = struct{}{}
+	return w, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.waiters, w)
+	}
+}
+
+// Begin tells that the boot is over: what comes from here on is what the guest is about.
+func (c *Console) Begin() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.begun = c.seen
+}
+
+// nothingSince stands for the lines that there are not: those of the boot would be taken for something that has to do with the end.
+const nothingSince = "(nothing since the guest had booted)"
+
+// Tail returns the last n lines since Begin, without the line end of the last.
 func (c *Console) Tail(n int) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return lastLines(string(c.tail), n)
+	forgotten := c.seen - int64(len(c.tail))
+	text := lastLines(string(c.tail[max(0, c.begun-forgotten):]), n)
+	if text == "" && c.begun > 0 {
+		return nothingSince
+	}
+	return text
 }
 
 func lastLines(text string, n int) string {
@@ -179,16 +250,8 @@ func (c *Console) panicked() *klog.Finding {
 // QEMU has ended, and when ctx ends; if that is by its deadline, the guest hangs, and the error carries a Diagnosis, after which the guest is of no more use.
 func (c *Console) WaitFor(ctx context.Context, text string) error {
 	start := time.Now()
-	w := &waiter{text: []byte(text)}
-	c.mu.Lock()
-	w.feed(c.tail)
-	c.waiters[w] = struct{}{}
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		delete(c.waiters, w)
-		c.mu.Unlock()
-	}()
+	w, forget := c.look(text)
+	defer forget()
 	var grace <-chan time.Time // runs from the panic on, for the rest of its text
 	for {
 		c.mu.Lock()

@@ -195,3 +195,58 @@ func TestProvoked(t *testing.T) {
 		t.Errorf("provoked the second time: %+v", got)
 	}
 }
+
+// TestTailSinceBegin leaves the boot out of what a guest said last, also when memory has forgotten where it ended.
+func TestTailSinceBegin(t *testing.T) {
+	for _, tc := range []struct {
+		name, boot, since, want string
+	}{
+		{"a boot that is not over", "BIOS-e820\nlast\n", "", "BIOS-e820\nlast"},
+		{"nothing since", "BIOS-e820\n", "", nothingSince},
+		{"something since", "BIOS-e820\nready\n", "one\r\ntwo\n", "one\ntwo"},
+		{"much since", "BIOS-e820\n", strings.Repeat("x\n", 2*consoleTail), "x\nx\nx"},
+	} {
+		c := newConsole("")
+		c.take([]byte(tc.boot), io.Discard)
+		if tc.name != "a boot that is not over" {
+			c.Begin()
+		}
+		c.take([]byte(tc.since), io.Discard)
+		if got := c.Tail(3); got != tc.want {
+			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
+		}
+	}
+}
+
+// TestWholeText has the console's text from memory while that holds it, then from the file, and says what is missing.
+func TestWholeText(t *testing.T) {
+	long := strings.Repeat("line\n", consoleTail)
+	for _, tc := range []struct {
+		name, text string
+		max        int64
+		broken     bool
+		cut        string
+	}{
+		{"short, with no file", "a\nb\n", consoleFileMax, true, ""},
+		{"long", long, consoleFileMax, false, ""},
+		{"longer than the file may be", long, 100, false, "holds its first 100 bytes"},
+		{"long, with no file", long, consoleFileMax, true, "could not be written"},
+	} {
+		path := filepath.Join(t.TempDir(), "console")
+		file, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := newConsole(path)
+		c.fileMax = tc.max
+		if tc.broken {
+			file.Close()
+		}
+		c.take([]byte(tc.text), file)
+		text, cut := c.Text()
+		if !strings.Contains(cut, tc.cut) || (cut == "") != (tc.cut == "") || cut == "" && string(text) != tc.text {
+			t.Errorf("%s: %d bytes, %q", tc.name, len(text), cut)
+		}
+		file.Close()
+	}
+}

@@ -244,6 +244,7 @@ func (p *Process) launch(cfg Config) (greeting *pending, err error) {
 	p.console.diagnose, p.console.death, p.console.stood = p.Diagnose, p.death, p.Standstill
 	if cfg.Snapshot != nil { // what the guest said before it was saved is its story too
 		p.console.take(cfg.Snapshot.console, file)
+		p.console.Begin()
 	}
 	p.agent = agent
 	p.wire = newWire(control, p.onEvent, func(e *TimeoutError) { p.kill(e) })

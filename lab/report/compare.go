@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"irqlab/guestagent/cpulist"
+	"irqlab/lab/foreign"
 	"irqlab/scenarios/result"
 )
 
@@ -209,7 +210,7 @@ func renderComparison(w io.Writer, c Comparison, colour bool) error {
 	}
 	host := ""
 	if c.A.Host.QEMU != "" {
-		host = fmt.Sprintf("; QEMU %s, %s", Clean(c.A.Host.QEMU), Clean(c.A.Host.Accel))
+		host = fmt.Sprintf("; QEMU %s, %s", foreign.Line(c.A.Host.QEMU), foreign.Line(c.A.Host.Accel))
 	}
 	p.linef("%s compared, %s%s", plural(n, "case", "cases"), plural(len(c.Differences), "difference", "differences"), host)
 	_, err := w.Write(p.Bytes())
@@ -218,8 +219,8 @@ func renderComparison(w io.Writer, c Comparison, colour bool) error {
 
 // pair is one case under both kernels.
 func (p *page) pair(a, b *result.Case) {
-	p.linef("%s/%s", Clean(a.Scenario), Clean(pairName(a, b)))
-	x, y := Clean(a.KernelSpec), Clean(b.KernelSpec)
+	p.linef("%s/%s", foreign.Line(a.Scenario), foreign.Line(pairName(a, b)))
+	x, y := foreign.Line(a.KernelSpec), foreign.Line(b.KernelSpec)
 	rows := append([]row{{"kernel", a.Kernel, b.Kernel}}, caseRows(a, b)...)
 	t := newTable("", x, y, "")
 	for i, r := range rows {
@@ -228,18 +229,18 @@ func (p *page) pair(a, b *result.Case) {
 	p.table(t, "  ")
 	for _, c := range []*result.Case{a, b} {
 		for _, r := range c.Reasons {
-			p.bullet("  "+Clean(c.KernelSpec)+": ", r)
+			p.bullet("  "+foreign.Line(c.KernelSpec)+": ", r)
 		}
 	}
 	for _, label := range labels(a, b) {
 		p.linef("")
 		oa, ob := find(a, label), find(b, label)
-		t := newTable(Clean(label), x, y, "")
+		t := newTable(foreign.Line(label), x, y, "")
 		for _, r := range append(observationRows(oa, ob), row{"HWC; queues", placement(oa), placement(ob)}) {
 			p.side(t, r, true)
 		}
 		for _, v := range pairVectors(oa, ob) {
-			r := row{fmt.Sprintf("vector %d %s", v.index, Clean(role(v))), requestedEffective(v.a), requestedEffective(v.b)}
+			r := row{fmt.Sprintf("vector %d %s", v.index, foreign.Line(role(v))), requestedEffective(v.a), requestedEffective(v.b)}
 			p.side(t, r, true)
 		}
 		p.table(t, "  ")
@@ -257,7 +258,7 @@ func (p *page) side(t table.Writer, r row, mark bool) {
 	if mark && r.differs() {
 		sign = p.alarm(differsMark)
 	}
-	t.AppendRow(table.Row{words(r.what), cmp.Or(Clean(r.a), "-"), cmp.Or(Clean(r.b), "-"), sign})
+	t.AppendRow(table.Row{words(r.what), cmp.Or(foreign.Line(r.a), "-"), cmp.Or(foreign.Line(r.b), "-"), sign})
 }
 
 func role(v vectorPair) string {

@@ -10,13 +10,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"golang.org/x/term"
 
 	"irqlab/guestagent/cpulist"
+	"irqlab/lab/foreign"
 	"irqlab/scenarios/result"
 )
 
@@ -70,14 +70,14 @@ func groups(cases []result.Case) [][]result.Case {
 
 // summary is one line per case.
 func (p *page) summary(cases []result.Case) {
-	p.linef("%s: effective CPU of the HWC vector; of each queue vector", Clean(cases[0].Scenario))
+	p.linef("%s: effective CPU of the HWC vector; of each queue vector", foreign.Line(cases[0].Scenario))
 	t := newTable("case", "outcome", "HWC; queues", "clustered", "idle", "kernel", "seconds")
 	t.SetColumnConfigs([]table.ColumnConfig{
 		{Name: "HWC; queues", WidthMax: maxListWidth, WidthMaxEnforcer: text.WrapSoft},
 		{Name: "seconds", Align: text.AlignRight, AlignHeader: text.AlignRight},
 	})
 	for _, c := range cases {
-		row := table.Row{Clean(c.Name), p.judged(&c), "-", "-", "-", Clean(cmp.Or(c.Kernel, c.KernelSpec, "-")), fmt.Sprintf("%.1f", c.Seconds.Total)}
+		row := table.Row{foreign.Line(c.Name), p.judged(&c), "-", "-", "-", foreign.Line(cmp.Or(c.Kernel, c.KernelSpec, "-")), fmt.Sprintf("%.1f", c.Seconds.Total)}
 		if o := last(&c); o != nil {
 			row[2], row[3], row[4] = placement(o), p.alarm(listOrCount(result.ClusteredCPUs(o.Online, o.Vectors))), listOrCount(o.IdleCPUs)
 		}
@@ -111,13 +111,13 @@ func (p *page) matrix(cases []result.Case) {
 	header := []string{"HWC; queues"}
 	var configs []table.ColumnConfig
 	for i, c := range columns {
-		header = append(header, Clean(c))
+		header = append(header, foreign.Line(c))
 		configs = append(configs, table.ColumnConfig{Number: i + 2, WidthMax: maxListWidth / 2, WidthMaxEnforcer: text.WrapSoft})
 	}
 	t := newTable(header...)
 	t.SetColumnConfigs(configs)
 	for _, r := range rows {
-		row := table.Row{Clean(r)}
+		row := table.Row{foreign.Line(r)}
 		for _, column := range columns {
 			cell := "-"
 			c := cells[[2]string{r, column}]
@@ -139,31 +139,31 @@ func (p *page) matrix(cases []result.Case) {
 }
 
 func (p *page) caseInFull(c *result.Case) {
-	p.linef("%s/%s: %s", Clean(c.Scenario), Clean(c.Name), p.judged(c))
+	p.linef("%s/%s: %s", foreign.Line(c.Scenario), foreign.Line(c.Name), p.judged(c))
 	for _, r := range c.Reasons {
 		p.bullet("  - ", r)
 	}
 	if c.Known != "" {
 		p.bullet("  known: ", c.Known)
 	}
-	what := "driver " + Clean(c.Driver)
+	what := "driver " + foreign.Line(c.Driver)
 	if c.Strategy != "" {
-		what += ", strategy " + Clean(c.Strategy)
+		what += ", strategy " + foreign.Line(c.Strategy)
 	}
 	if c.Branch != "" && c.Branch != c.Strategy {
-		what += " (took: " + Clean(c.Branch) + ")"
+		what += " (took: " + foreign.Line(c.Branch) + ")"
 	}
 	node := "no node"
 	if c.DeviceNode != nil {
 		node = "node " + strconv.Itoa(*c.DeviceNode)
 	}
-	p.linef("  kernel %s, %s, irqchip %s", Clean(cmp.Or(c.Kernel, c.KernelSpec, "unknown")), what, Clean(c.Irqchip))
+	p.linef("  kernel %s, %s, irqchip %s", foreign.Line(cmp.Or(c.Kernel, c.KernelSpec, "unknown")), what, foreign.Line(c.Irqchip))
 	p.linef("  %s; CPUs online: %s; function on %s, %d vectors", c.Shape, cmp.Or(c.Online.String(), "unknown"), node, c.Vectors)
 	pressure := "none"
 	if len(c.Pressure) > 0 {
 		pressure = strings.Join(c.Pressure, " ")
 	}
-	p.linef("  pressure: %s", Clean(pressure))
+	p.linef("  pressure: %s", foreign.Line(pressure))
 	for _, n := range c.Notes {
 		p.bullet("  note: ", n)
 	}
@@ -179,7 +179,7 @@ func (p *page) caseInFull(c *result.Case) {
 	}
 	for _, a := range []struct{ what, path string }{{"console", c.Artifacts.Console}, {"trace", c.Artifacts.Trace}} {
 		if a.path != "" {
-			p.linef("  %s: %s", a.what, Clean(a.path))
+			p.linef("  %s: %s", a.what, foreign.Line(a.path))
 		}
 	}
 	p.linef("")
@@ -199,7 +199,7 @@ func (p *page) steps(c *result.Case) {
 	})
 	for i := range c.Steps {
 		s := &c.Steps[i]
-		t.AppendRow(table.Row{Clean(s.At), fmt.Sprintf("%.1f", s.End-s.Start), Clean(s.Text), p.became(s)})
+		t.AppendRow(table.Row{foreign.Line(s.At), fmt.Sprintf("%.1f", s.End-s.Start), foreign.Line(s.Text), p.became(s)})
 	}
 	p.table(t, "  ")
 	for _, r := range c.Rules {
@@ -207,7 +207,7 @@ func (p *page) steps(c *result.Case) {
 		if r.Hits > 0 {
 			hits = plural(r.Hits, "time", "times")
 		}
-		p.linef("  %s, %s: %s", Clean(r.Name), Clean(r.Text), hits)
+		p.linef("  %s, %s: %s", foreign.Line(r.Name), foreign.Line(r.Text), hits)
 	}
 }
 
@@ -217,17 +217,17 @@ func (p *page) became(s *result.Step) string {
 	switch s.Outcome {
 	case result.StepRefused:
 		line, _, _ := strings.Cut(s.Refusal, "\n")
-		words = append(words, "refused: "+Clean(line))
+		words = append(words, "refused: "+foreign.Line(line))
 	case result.StepFailed:
 		words = append(words, p.alarm("failed"))
 	}
 	for _, m := range s.Log {
 		if m.Line != "" {
-			words = append(words, "log: "+Clean(m.Line))
+			words = append(words, "log: "+foreign.Line(m.Line))
 		}
 	}
 	for _, n := range s.Counted {
-		words = append(words, fmt.Sprintf("%s: %d", Clean(n.Step), n.N))
+		words = append(words, fmt.Sprintf("%s: %d", foreign.Line(n.Step), n.N))
 	}
 	if s.Storm != nil {
 		words = append(words, "handled of fired, by vector: "+p.storm(s.Storm))
@@ -260,7 +260,7 @@ func Observation(w io.Writer, o *result.Observation) error {
 
 func (p *page) observation(o *result.Observation) {
 	p.linef("")
-	p.linef("  %s, CPUs %s online, interrupts handled per CPU:", Clean(o.Label), listOrDash(o.Online))
+	p.linef("  %s, CPUs %s online, interrupts handled per CPU:", foreign.Line(o.Label), listOrDash(o.Online))
 	columns := cpusOf(o)
 	split := len(columns) <= maxCPUColumns
 	header := []string{"vector", "role", "irq", "requested", "hint", "effective"}
@@ -297,7 +297,7 @@ func (p *page) observation(o *result.Observation) {
 		if !v.Handled.Within(v.Effective) {
 			effective += p.alarm(fmt.Sprintf(" (handled on %s)", v.Handled))
 		}
-		row := table.Row{v.Index, Clean(v.Role), v.IRQ, listOrDash(v.Affinity), listOrDash(v.Hint), effective}
+		row := table.Row{v.Index, foreign.Line(v.Role), v.IRQ, listOrDash(v.Affinity), listOrDash(v.Hint), effective}
 		if asked {
 			mask := listOrDash(v.Asked)
 			if v.Dropped {
@@ -363,9 +363,9 @@ func (p *page) total(r result.Report) {
 	}
 	host := ""
 	if r.Host.QEMU != "" { // unknown when a run ends before it looked
-		host = fmt.Sprintf("; QEMU %s, %s", Clean(r.Host.QEMU), Clean(r.Host.Accel))
+		host = fmt.Sprintf("; QEMU %s, %s", foreign.Line(r.Host.QEMU), foreign.Line(r.Host.Accel))
 		if r.Host.AccelReason != "" {
-			host += " (" + Clean(r.Host.AccelReason) + ")"
+			host += " (" + foreign.Line(r.Host.AccelReason) + ")"
 		}
 		host += ", " + plural(r.Host.CPUs, "host CPU", "host CPUs")
 	}
@@ -481,7 +481,7 @@ func (p *page) linef(format string, args ...any) { fmt.Fprintf(p, format+"\n", a
 // bullet writes text of several lines under one mark.
 func (p *page) bullet(mark, text string) {
 	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
-		p.linef("%s%s", mark, Clean(line))
+		p.linef("%s%s", mark, foreign.Line(line))
 		if mark != "  | " {
 			mark = strings.Repeat(" ", len(mark))
 		}
@@ -520,15 +520,5 @@ func (p *page) outcome(o result.Outcome) string {
 	case result.Fail:
 		return p.paint(red, string(o))
 	}
-	return p.paint(yellow, Clean(string(o)))
-}
-
-// Clean keeps what a guest wrote from steering the terminal: control characters become spaces.
-func Clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, s)
+	return p.paint(yellow, foreign.Line(string(o)))
 }

@@ -60,9 +60,9 @@ type driver struct {
 	probing chan struct{} // closed when a probe in the background has ended; nil: there was none
 
 	// the kernel's own
-	link   agentapi.Link // of no name: not known
-	loaded bool          // its module was inserted by a step
-	log    uint64        // the last record of the kernel log before its probe
+	link   agentapi.Link      // of no name: not known
+	loaded bool               // its module was inserted by a step
+	log    agentapi.LogRecord // the last one of the kernel log before its probe
 
 	// in the guest's user space
 	apply agentapi.ApplyParams
@@ -346,7 +346,9 @@ func (s *stepper) unbind(ctx context.Context) error {
 
 // depart has the driver leave, and waits for the device to see what it did last.
 func (s *stepper) depart(ctx context.Context, what string, leave func() error) error {
-	s.audit()
+	if err := s.audit(); err != nil {
+		return err
+	}
 	if err := leave(); err != nil {
 		return s.refused(ctx, what, err)
 	}
@@ -362,23 +364,35 @@ func (s *stepper) depart(ctx context.Context, what string, leave func() error) e
 		}
 		held = leftBehind(s.fn)
 	}
-	s.audit()
+	if err := s.audit(); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.returned = append(s.returned, held...)
 	return nil
 }
 
+// LostAuditsError tells that the device audited the driver so often between two looks that it has forgotten some of what it found.
+type LostAuditsError struct{ N uint64 }
+
+func (e *LostAuditsError) Error() string {
+	return fmt.Sprintf("the device has ended the driver's use of it so often that %d of its audits are forgotten: whether the driver left anything behind is not known", e.N)
+}
+
 // audit takes note of what the device has found missing since it was last asked. A driver that was told to reset does not wait for answers meanwhile, and owes nothing.
-func (s *stepper) audit() {
-	audits := s.fn.MANA.Audits()
+func (s *stepper) audit() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found := auditFindings(audits[s.audited:])
-	s.audited = len(audits)
+	audits, missed := s.fn.MANA.Audits(s.audited)
+	if missed > 0 {
+		return &LostAuditsError{missed}
+	}
+	found := auditFindings(audits)
+	s.audited += uint64(len(audits))
 	if len(s.resets) == 0 {
 		s.returned = append(s.returned, found...)
-		return
+		return nil
 	}
 	for _, f := range found {
 		s.out.Notes = append(s.out.Notes, "In a reset that the device had asked for: "+f)
@@ -393,6 +407,7 @@ func (s *stepper) audit() {
 		}
 	}
 	s.resets = nil
+	return nil
 }
 
 // queueVectors counts the vectors that the event queue of a queue signals on.
@@ -444,12 +459,14 @@ func (s *stepper) awaitLink(ctx context.Context) (agentapi.Link, error) {
 		if i := slices.IndexFunc(links, func(l agentapi.Link) bool { return l.Driver == manaModule }); i >= 0 {
 			return links[i], nil
 		}
-		log, err := a.Log(ctx, read)
+		log, err := s.guestLog(ctx, read)
 		if err != nil {
 			return agentapi.Link{}, err
 		}
 		for _, r := range log.Records {
-			read = r.Seq
+			if r.Seq > 0 {
+				read = r
+			}
 			if lab.ProbeFailed(manaModule, r.Text) {
 				// 7.0 and later try again in 10 s; that the first try failed is the finding.
 				return agentapi.Link{}, s.driverError(ctx, "the driver's probe failed", nil)
@@ -476,7 +493,7 @@ func (s *stepper) refused(ctx context.Context, what string, err error) error {
 }
 
 func (s *stepper) driverError(ctx context.Context, what string, guest *agentapi.Error) error {
-	log, err := s.vm.Agent.Log(ctx, s.first)
+	log, err := s.guestLog(ctx, s.first)
 	if err != nil {
 		return err
 	}

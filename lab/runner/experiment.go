@@ -17,9 +17,9 @@ import (
 	"irqlab/devmodel/trace"
 	"irqlab/guestagent/agentapi"
 	"irqlab/lab"
+	"irqlab/lab/guestlog"
 	"irqlab/lab/machine"
 	"irqlab/lab/qemu"
-	"irqlab/lab/qemu/klog"
 	"irqlab/scenarios"
 	"irqlab/scenarios/result"
 )
@@ -343,7 +343,8 @@ func (e *experiment) explain(ctx context.Context, err error) error {
 	var driver *DriverError
 	var defect *PanicError
 	var step *StepError
-	if errors.As(err, &guest) || errors.As(err, &driver) || errors.As(err, &defect) || errors.As(err, &step) && step.explained() {
+	var lost *guestlog.LostError
+	if errors.As(err, &lost) || errors.As(err, &guest) || errors.As(err, &driver) || errors.As(err, &defect) || errors.As(err, &step) && step.explained() {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, explanation)
@@ -369,6 +370,9 @@ func (e *experiment) finish(ctx context.Context, err error) {
 			now.wires(e.fn.PCI.VectorStates())
 		}
 		err = errors.Join(err, e.vm.Close(), e.keptConsole(), e.keepTrace())
+	}
+	if _, bad := os.Stat(filepath.Join(e.opts.Out, e.out.Artifacts.Console)); bad != nil { // it came to no guest
+		e.out.Artifacts.Console = ""
 	}
 	var boot *qemu.BootError
 	if errors.As(err, &boot) {
@@ -404,22 +408,6 @@ func (e *experiment) finish(ctx context.Context, err error) {
 		e.out.Seconds.Start = e.booted.Sub(e.began).Seconds()
 		e.out.Seconds.Run = ended.Sub(e.booted).Seconds()
 	}
-}
-
-// kernelLog reads the warnings in the guest's whole log, which unlike the console is complete at the moment it is asked for.
-func (e *experiment) kernelLog(ctx context.Context) ([]klog.Finding, error) {
-	ctx, cancel := context.WithTimeout(ctx, diagnosis)
-	defer cancel()
-	log, err := e.vm.Agent.Warnings(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var s klog.Scanner
-	for _, r := range log.Records {
-		fmt.Fprintf(&s, "[%12.6f] %s\n", r.Seconds, r.Text)
-	}
-	s.Flush()
-	return s.Findings(), nil
 }
 
 // keptConsole says what of the console is missing from the file that was asked for.

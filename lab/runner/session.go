@@ -99,7 +99,7 @@ func (s *Session) Observation() *result.Observation {
 
 // Log returns the kernel's log since the session began.
 func (s *Session) Log(ctx context.Context) ([]agentapi.LogRecord, error) {
-	log, err := s.e.vm.Agent.Log(ctx, s.s.first)
+	log, err := s.e.guestLog(ctx, s.s.first)
 	return log.Records, err
 }
 

@@ -16,6 +16,7 @@ import (
 	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/cpulist"
 	"irqlab/lab"
+	"irqlab/lab/guestlog"
 	"irqlab/lab/machine"
 	"irqlab/lab/qemu"
 	"irqlab/scenarios"
@@ -200,8 +201,8 @@ func refusal(err error) bool {
 
 // since is a moment of the case, as far as the wait that begins there needs it.
 type since struct {
-	count int    // occurrences of the wait's protocol step
-	log   uint64 // last record of the kernel log
+	count int                // occurrences of the wait's protocol step
+	log   agentapi.LogRecord // last one of the kernel log
 }
 
 // stepper is an experiment's steps under way. What several branches change is guarded by mu. Of the usual steps of a case that has none of its own only the observations
@@ -209,7 +210,7 @@ type since struct {
 type stepper struct {
 	*experiment
 	began time.Time
-	first uint64 // the last record of the kernel log before the first step
+	first agentapi.LogRecord // the last one of the kernel log before the first step
 
 	background sync.WaitGroup
 	fail       context.CancelCauseFunc // ends all steps
@@ -217,11 +218,11 @@ type stepper struct {
 	mu       sync.Mutex
 	driver   driver
 	asks     asks
-	fresh    *lab.Reading // made by the step before
-	seen     uint64       // of the kernel log
+	fresh    *lab.Reading       // made by the step before
+	seen     agentapi.LogRecord // the last one of the kernel log
 	plugged  cpulist.List
 	resets   []reset // asked for since the driver was last found complete
-	audited  int     // of the device's audits
+	audited  uint64  // number of the last of the device's audits that was seen
 	fault    bool    // a rule may have made driver and device disagree
 	returned []string
 }
@@ -256,7 +257,9 @@ func (e *experiment) runSteps(ctx context.Context) error {
 	if cause := context.Cause(ctx); err == nil || errors.As(cause, new(*StepError)) {
 		err = cause // what others were ended for, too
 	}
-	s.end(err)
+	if unknown := s.end(err); err == nil {
+		err = unknown
+	}
 	return err
 }
 
@@ -269,25 +272,25 @@ func (s *stepper) start(ctx context.Context) error {
 	return err
 }
 
-// logged is the number of the newest record of the kernel log.
-func (s *stepper) logged(ctx context.Context) (uint64, error) {
+// logged is the newest record of the kernel log.
+func (s *stepper) logged(ctx context.Context) (agentapi.LogRecord, error) {
 	s.mu.Lock()
 	after := s.seen
 	s.mu.Unlock()
-	log, err := s.vm.Agent.Log(ctx, after)
+	log, err := s.vm.Agent.Log(ctx, after.Seq)
 	if err != nil {
-		return 0, err
+		return agentapi.LogRecord{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := len(log.Records); n > 0 {
-		s.seen = max(s.seen, log.Records[n-1].Seq)
+	if n := len(log.Records); n > 0 && log.Records[n-1].Seq > s.seen.Seq {
+		s.seen = log.Records[n-1]
 	}
 	return s.seen, nil
 }
 
 // end lets the device go on, and says what became of the rules and of what was started in the background.
-func (s *stepper) end(err error) {
+func (s *stepper) end(err error) error {
 	for _, r := range s.inject.States() {
 		out := result.Rule{Name: r.Name, Text: scenarios.RuleText(r.Rule), Hits: r.Hits}
 		if r.Hits == 0 {
@@ -307,8 +310,9 @@ func (s *stepper) end(err error) {
 	s.mu.Lock()
 	s.unobserved()
 	s.mu.Unlock()
+	var unknown error
 	if err == nil && s.c.Driver == scenarios.DriverMana {
-		s.audit()
+		unknown = s.audit()
 	}
 	if s.fault { // then driver and device need not agree on what there is
 		for _, what := range s.returned {
@@ -317,6 +321,7 @@ func (s *stepper) end(err error) {
 	} else {
 		s.left = append(s.left, s.returned...)
 	}
+	return unknown
 }
 
 func (s *stepper) note(format string, args ...any) {
@@ -747,19 +752,21 @@ func (s *stepper) gather(ctx context.Context, e *scenarios.StepExpect, facts *re
 	if len(patterns) == 0 {
 		return nil
 	}
-	log, err := s.vm.Agent.Log(ctx, s.first)
+	log, err := s.guestLog(ctx, s.first)
 	if err != nil {
 		return err
 	}
+	missed := false
 	for _, p := range patterns {
 		m := result.LogMatch{Pattern: p.String()}
 		if i := slices.IndexFunc(log.Records, func(r agentapi.LogRecord) bool { return p.MatchString(r.Text) }); i >= 0 {
 			m.Line = log.Records[i].Text
 		}
+		missed = missed || m.Line == ""
 		facts.Log = append(facts.Log, m)
 	}
-	if log.Lost {
-		s.note("an expectation on the kernel log may not have seen its oldest lines: they were overwritten")
+	if missed { // a line that is there is there, whatever else is lost
+		return log.Lost(guestlog.AllLevels)
 	}
 	return nil
 }
@@ -777,10 +784,14 @@ func (s *stepper) waitFor(ctx context.Context, w *scenarios.WaitFor, from since)
 		}, func() string { return fmt.Sprintf("the device came to %s %d of %d times", w.Step, n, w.Times()) })
 	case w.Log != nil:
 		n, after := 0, from.log
-		return until(ctx, poll, func() (bool, error) {
-			log, err := s.vm.Agent.Log(ctx, after)
+		var lost error
+		err := until(ctx, poll, func() (bool, error) {
+			log, err := s.guestLog(ctx, after)
+			lost = cmp.Or(lost, log.Lost(guestlog.AllLevels))
 			for _, r := range log.Records {
-				after = r.Seq
+				if r.Seq > 0 {
+					after = r
+				}
 				if w.Log.MatchString(r.Text) {
 					n++
 				}
@@ -789,6 +800,10 @@ func (s *stepper) waitFor(ctx context.Context, w *scenarios.WaitFor, from since)
 		}, func() string {
 			return fmt.Sprintf("the kernel logged %d of %d lines that match %q", n, w.Times(), w.Log)
 		})
+		if err != nil && lost != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) { // the line may have been among them
+			return fmt.Errorf("%s; %w", firstLine(err.Error()), lost)
+		}
+		return err
 	case w.Link != "":
 		var got string
 		return until(ctx, poll, func() (ok bool, err error) {

@@ -9,6 +9,7 @@ import (
 
 	"irqlab/guestagent/agentapi"
 	"irqlab/lab"
+	"irqlab/lab/guestlog"
 	"irqlab/lab/timeline"
 )
 
@@ -50,23 +51,22 @@ func (e *experiment) askGuest(ctx context.Context) {
 	defer cancel()
 	var err error
 	if e.guest.end, err = timeline.Measure(ctx, e.vm.Agent, e.trace.Now, clockReadings); err == nil {
-		var log agentapi.LogResult
-		log, err = e.vm.Agent.Log(ctx, 0)
+		var log guestlog.Log
+		log, err = e.guestLog(ctx, agentapi.LogRecord{})
 		e.guest.log = log.Records
-		if log.Lost {
-			e.guest.notes = append(e.guest.notes, "the oldest lines of the guest's log were overwritten")
+		if log.Why != "" {
+			e.guest.notes = append(e.guest.notes, log.Why)
 		}
 	}
 	if err == nil {
 		return
 	}
 	e.guest.missing("the log is that of the console, without the lines it does not show", err)
-	console, err := os.Open(e.vm.Console().Path())
-	if err == nil {
-		e.guest.log, err = timeline.FromConsole(console)
-		err = errors.Join(err, console.Close())
+	text, cut := e.vm.Console().Text()
+	e.guest.log = guestlog.FromConsole(text).Records
+	if cut != "" {
+		e.guest.notes = append(e.guest.notes, cut)
 	}
-	e.guest.missing("the console", err)
 }
 
 // keepTimeline writes the case's timeline next to its trace.

@@ -2,7 +2,6 @@ package timeline
 
 import (
 	"encoding/json"
-	"io"
 	"regexp"
 	"slices"
 	"strconv"
@@ -144,23 +143,6 @@ func fromLog(r agentapi.LogRecord, clock *Clock) Event {
 	}
 	return e
 }
-
-var consoleLine = regexp.MustCompile(`^\[ *(\d{1,9}\.\d{6})\] (.*)`)
-
-// FromConsole reads the records that a serial console shows: for a guest that can no longer be asked for its log. Their level is not known.
-func FromConsole(r io.Reader) ([]agentapi.LogRecord, error) {
-	var log []agentapi.LogRecord
-	_, err := trace.ReadLines("console", r, func(line []byte) error {
-		if m := consoleLine.FindSubmatch(line); m != nil {
-			at, _ := strconv.ParseFloat(string(m[1]), 64)
-			log = append(log, agentapi.LogRecord{Seconds: at, Level: unknownLevel, Text: strings.ToValidUTF8(string(m[2]), "\uFFFD")})
-		}
-		return nil
-	})
-	return log, err
-}
-
-const unknownLevel = 5
 
 // transition tells whether an event is a CPU's coming or going.
 func (e *Event) transition() (online, ok bool) {

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"irqlab/guestagent/cpulist"
+	"irqlab/lab/foreign"
 )
 
 //go:embed page.html
@@ -230,7 +231,7 @@ func sourceLanes(items []item, c chart) []lane {
 		title := e.words()
 		switch {
 		case e.Kind == kindStep || e.Kind == kindInject && e.For > 0:
-			t.marks = append(t.marks, c.span(e.T, e.T+e.For, mark{Class: e.Kind, Title: fmt.Sprintf("%s to %s  %s", e.T, e.T+e.For, title), Label: printable(e.Text)}))
+			t.marks = append(t.marks, c.span(e.T, e.T+e.For, mark{Class: e.Kind, Title: fmt.Sprintf("%s to %s  %s", e.T, e.T+e.For, title), Label: foreign.Line(e.Text)}))
 		case e.Source == SourceLog && e.Level <= 4: // warnings and worse
 			t.add(e.T, "warn", 0, title)
 		default:

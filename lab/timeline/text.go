@@ -10,10 +10,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"irqlab/devmodel/trace"
 	"irqlab/guestagent/cpulist"
+	"irqlab/lab/foreign"
 )
 
 // Filter says which events are wanted; its zero value, all.
@@ -141,9 +141,9 @@ func repeated(items []item) []Row {
 				what += fmt.Sprintf(", handled on CPU %s", g.cpus)
 			}
 		case e.Kind == kindCall:
-			what = printable(e.Text) + until
+			what = foreign.Line(e.Text) + until
 		default:
-			what = printable(fmt.Sprintf("%s of queue %s", e.Kind, e.Fields["id"])) + until
+			what = foreign.Line(fmt.Sprintf("%s of queue %s", e.Kind, e.Fields["id"])) + until
 		}
 		rows = append(rows, Row{e.T, e.Source, 0, what})
 	}
@@ -215,7 +215,7 @@ func (e item) words() string {
 		}
 		s = strings.TrimSpace(e.Kind + "  " + trace.Describe(e.Text, numbers))
 	}
-	return printable(s)
+	return foreign.Line(s)
 }
 
 // brief is a length of time for people: three digits.
@@ -230,16 +230,6 @@ func brief(t Time) string {
 		return d.Round(10 * time.Microsecond).String()
 	}
 	return d.Round(time.Microsecond).String()
-}
-
-// printable keeps what a guest wrote from steering a terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, s)
 }
 
 // Summary says what the timeline is of and how far its clocks can be trusted, a sentence a line.
@@ -268,10 +258,10 @@ func (h *Header) Summary() []string {
 		s = append(s, fmt.Sprintf("%d events older than the first one here were not kept.", h.Forgotten))
 	}
 	for i := range s {
-		s[i] = printable(s[i])
+		s[i] = foreign.Line(s[i])
 	}
 	for _, n := range h.Notes {
-		s = append(s, "Note: "+printable(n))
+		s = append(s, "Note: "+foreign.Line(n))
 	}
 	return s
 }
@@ -299,7 +289,7 @@ func (tl *Timeline) Text(ctx context.Context, w io.Writer, f Filter, each bool) 
 		if i > 0 {
 			since = (r.T - rows[i-1].T).String()
 		}
-		fmt.Fprintln(out, strings.TrimRight(fmt.Sprintf("%*s  %10s  %-*s  %s", at, r.T, since, source, printable(r.Source), r.What), " "))
+		fmt.Fprintln(out, strings.TrimRight(fmt.Sprintf("%*s  %10s  %-*s  %s", at, r.T, since, source, foreign.Line(r.Source), r.What), " "))
 	}
 	return out.Flush()
 }

@@ -299,15 +299,6 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-func TestFromConsole(t *testing.T) {
-	t.Parallel()
-	log, err := FromConsole(strings.NewReader("SeaBIOS\r\n[    1.250000] mana 0000:01:00.0: x\r\nirqlab: agent ready\n[ no\n[   10.000001] Kernel panic"))
-	want := []agentapi.LogRecord{{Seconds: 1.25, Level: 5, Text: "mana 0000:01:00.0: x"}, {Seconds: 10.000001, Level: 5, Text: "Kernel panic"}}
-	if err != nil || !slices.Equal(log, want) {
-		t.Errorf("%+v, %v", log, err)
-	}
-}
-
 // What a firing's CPU is said to be follows from counts alone.
 func TestHandlers(t *testing.T) {
 	t.Parallel()
