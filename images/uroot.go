@@ -145,7 +145,7 @@ func sourceDir(ctx context.Context) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", modulePath)
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
-	err := runOwned(ctx, cmd, nil)
+	err := runOwned(ctx, cmd)
 	if err == nil {
 		dir, err := checkSource(strings.TrimSpace(out.String()))
 		if err == nil {
@@ -468,7 +468,7 @@ func runGo(ctx context.Context, goTool, dir, tmp string, onLine func(string), ar
 		}
 		_, _ = io.Copy(io.Discard, r) // an overlong line must not block go
 	}()
-	err := runOwned(ctx, cmd, nil)
+	err := runOwned(ctx, cmd)
 	w.Close()
 	<-read
 	if err == nil {
