@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -26,8 +27,10 @@ import (
 // ErrNoApt says that packages cannot be had here.
 var ErrNoApt = errors.New("no apt-get on this machine, so nothing can be fetched: give --qemu PATH and --kernel PATH")
 
-// aptLock is held by whoever runs apt-get on the private state.
-const aptLock = "apt"
+const (
+	aptLock = "apt" // held by whoever runs apt-get on the private state
+	aptKind = "apt" // of the private state in a list of the cache
+)
 
 // aptOptions replace what is found on the host; tests and the user's environment set them.
 type aptOptions struct {
@@ -58,8 +61,8 @@ func (c *Cache) newApt(ctx context.Context, x *index) (*apt, error) {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return nil, ErrNoApt
 	}
-	a := &apt{c: c, dir: filepath.Join(c.dir, stateDir, "apt"), mirror: c.apt.mirror, suites: c.apt.suites, trusted: c.apt.trusted}
-	if strings.ContainsAny(a.dir, "\"\\\n;") {
+	a := &apt{c: c, mirror: c.apt.mirror, suites: c.apt.suites, trusted: c.apt.trusted}
+	if strings.ContainsAny(c.dir, "\"\\\n;") {
 		return nil, fmt.Errorf("cache %s: apt cannot work in a directory of that name (set IRQLAB_CACHE to another)", c.dir)
 	}
 	if len(a.suites) == 0 {
@@ -80,6 +83,9 @@ func (c *Cache) newApt(ctx context.Context, x *index) (*apt, error) {
 			return nil, err
 		}
 	}
+	// Each mirror has lists of its own: those of another must not pass for its.
+	a.dir = filepath.Join(c.aptDir(), entryName(redact(a.mirror)))
+	c.sweepApt()
 	if err := a.writeConfig(); err != nil {
 		return nil, noSpace(c.dir, 0, fmt.Errorf("cache: private apt state: %w", err))
 	}
@@ -97,7 +103,7 @@ func findKeyring() (string, error) {
 }
 
 func (a *apt) writeConfig() error {
-	for _, d := range []string{"lists/partial", "cache/archives/partial", "sources"} {
+	for _, d := range []string{"lists/partial", "cache/archives/partial", "sources", aptTemp} {
 		if err := os.MkdirAll(filepath.Join(a.dir, d), 0o700); err != nil {
 			return err
 		}
@@ -283,21 +289,24 @@ func (e *AptError) gone() bool {
 // run runs apt-get in dir and returns what it prints, also when it fails. Progress is reported once it has taken two seconds: what apt says it does, in bytes of
 // size if that is known, else in percent.
 func (a *apt) run(ctx context.Context, dir, what string, size int64, p Progress, args ...string) (string, error) {
-	tmp, err := a.tempDir()
+	tmp, err := os.MkdirTemp(filepath.Join(a.dir, aptTemp), "run-")
 	if err != nil {
 		return "", noSpace(a.c.dir, 0, fmt.Errorf("cache: private apt state: %w", err))
 	}
 	defer os.RemoveAll(tmp)
 	read, write, err := os.Pipe()
 	if err != nil {
-		return "", err
+		return "", startRemedy(fmt.Errorf("apt-get: %w", err))
 	}
 	defer read.Close()
 	command := args[0]
 	for i := 0; i+2 < len(args) && args[i] == "-o"; i += 2 {
 		command = args[i+2]
 	}
-	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-c", a.configFile(), "-q", "-o", "APT::Status-Fd=3"}, args...)...)
+	limit := max(maxList, size)
+	watched, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	cmd := writingAtMost(watched, 2*limit, "apt-get", append([]string{"-c", a.configFile(), "-q", "-o", "APT::Status-Fd=3"}, args...)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", "TMPDIR="+tmp)
 	cmd.ExtraFiles = []*os.File{write}
@@ -308,34 +317,132 @@ func (a *apt) run(ctx context.Context, dir, what string, size int64, p Progress,
 		defer close(done)
 		followStatus(read, what, size, p)
 	}()
-	err = runOwned(ctx, cmd, func() { write.Close() })
+	go watchFetch(watched, stop, limit, filepath.Join(a.dir, "lists", "partial"), dir)
+	err = runOwned(watched, cmd)
 	<-done
 	if err == nil {
 		return stdout.String(), nil
 	}
+	a.c.sweepApt()
 	if ctx.Err() != nil {
 		return stdout.String(), fmt.Errorf("apt-get %s: %w", command, ctx.Err())
+	}
+	var gaveUp *fetchError
+	if errors.As(context.Cause(watched), &gaveUp) {
+		return stdout.String(), &AptError{Command: command, Output: gaveUp.Error(), Err: gaveUp}
 	}
 	e := &AptError{Command: command, Output: aptComplaints(stderr.String()), Err: err}
 	return stdout.String(), noSpace(a.c.dir, 0, aptRemedy(e))
 }
 
-// aptRun is longer than any apt-get of ours takes.
-const aptRun = 24 * time.Hour
+// maxList is more than any file of Debian's has that apt fetches or makes without a size known beforehand, in bytes: the largest list takes 25 MB, as apt stores it.
+const maxList = 128 << 20
 
-// tempDir is a directory for what an apt-get writes on the way. It leaves that behind when it is killed, so those of runs that are long gone are removed.
-func (a *apt) tempDir() (string, error) {
-	dir := filepath.Join(a.dir, "tmp")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
-	}
-	old, _ := os.ReadDir(dir)
-	for _, e := range old {
-		if st, err := e.Info(); err == nil && time.Since(st.ModTime()) > aptRun {
-			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
+// writingAtMost is a command that may write no file larger than size bytes.
+func writingAtMost(ctx context.Context, size int64, name string, args ...string) *exec.Cmd {
+	const script = `ulimit -c 0 && ulimit -f "$0" && exec "$@"` // a process above the limit would leave a core file; -f counts blocks of 512 bytes
+	return exec.CommandContext(ctx, "/bin/sh", append([]string{"-c", script, strconv.FormatInt(size/512+1, 10), name}, args...)...)
+}
+
+// fetchError tells why an apt-get was ended that would not have ended by itself.
+type fetchError struct{ reason string }
+
+func (e *fetchError) Error() string { return e.reason }
+
+// fetchPatience is how long nothing may come in. apt's own limits are shorter, and longer in sum where each of many files runs into them.
+const fetchPatience = 5 * time.Minute
+
+// watchFetch ends a fetch when a file in one of the directories grows above limit, or nothing does for fetchPatience. apt takes a Release file of any length; it holds other
+// files to the size that Release states only where the server's chunks are larger than its buffer, and it may wait for ever once a process of its own has died.
+func watchFetch(ctx context.Context, stop context.CancelCauseFunc, limit int64, dirs ...string) {
+	const pause = 100 * time.Millisecond
+	var last int64
+	moved := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		var sum int64
+		for _, dir := range dirs {
+			if dir == "" {
+				continue
+			}
+			largest, size := measure(dir)
+			if largest > limit {
+				stop(&fetchError{fmt.Sprintf("the mirror sends a file without end, or larger than any of Debian's: %s and more (give another mirror, see `irqlab fetch --help`)", mebibytes(limit))})
+				return
+			}
+			sum += size
+		}
+		if sum != last {
+			last, moved = sum, time.Now()
+		}
+		if time.Since(moved) > fetchPatience {
+			stop(&fetchError{fmt.Sprintf("nothing has come from the mirror for %v", fetchPatience)})
+			return
 		}
 	}
-	return os.MkdirTemp(dir, "run-")
+}
+
+// aptTemp is where an apt-get writes what it needs on the way, in the private state.
+const aptTemp = "tmp"
+
+// aptDir holds the private state for each mirror.
+func (c *Cache) aptDir() string { return filepath.Join(c.dir, stateDir, "mirrors") }
+
+// sweepApt removes what apt-gets that were killed have left half done; the caller holds aptLock, so none runs.
+func (c *Cache) sweepApt() {
+	for _, path := range c.aptLeavings() {
+		_ = os.RemoveAll(path)
+	}
+}
+
+func (c *Cache) aptLeavings() (all []string) {
+	const former = "../apt" // of a version that knew one mirror
+	for _, pattern := range []string{"*/lists/partial/*", "*/cache/archives/partial/*", "*/" + aptTemp + "/*", former} {
+		found, _ := filepath.Glob(filepath.Join(c.aptDir(), pattern))
+		all = append(all, found...)
+	}
+	return all
+}
+
+// aptStates lists the private state for each mirror, as entries of the cache. The name of a mirror's state is also that of its directory.
+func (c *Cache) aptStates() (list []Entry) {
+	found, _ := os.ReadDir(c.aptDir())
+	for _, f := range found {
+		dir := filepath.Join(c.aptDir(), f.Name())
+		if f.IsDir() {
+			list = append(list, Entry{Kind: aptKind, Name: f.Name(), Size: diskUsage(dir), Used: modTime((&apt{dir: dir}).configFile())})
+		}
+	}
+	return list
+}
+
+// pruneApt removes the state for mirrors that were not asked since limit, and what was learnt of them, unless an apt-get is at work.
+func (c *Cache) pruneApt(limit time.Time) (gone []string, err error) {
+	unlock, ok := c.tryLock(aptLock)
+	if !ok {
+		return nil, nil
+	}
+	defer unlock()
+	for _, e := range c.aptStates() {
+		if e.Used.After(limit) {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(c.aptDir(), e.Name)); err != nil {
+			return gone, fmt.Errorf("cache: %w", err)
+		}
+		gone = append(gone, e.Kind+"/"+e.Name)
+	}
+	indexes, _ := filepath.Glob(filepath.Join(c.dir, stateDir, "kernels-*.json"))
+	for _, path := range indexes {
+		if !modTime(path).After(limit) {
+			_ = os.Remove(path)
+		}
+	}
+	return gone, nil
 }
 
 // followStatus reads apt's status lines, "dlstatus:FILE:PERCENT:TEXT", until the pipe closes.
@@ -372,6 +479,7 @@ func parseStatus(line string) (percent float64, ok bool) {
 
 // aptComplaints keeps the errors and warnings of apt's output, without passwords.
 func aptComplaints(out string) string {
+	const maxLine = 500
 	var keep []string
 	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(line)
@@ -379,7 +487,10 @@ func aptComplaints(out string) string {
 			continue
 		}
 		if !slices.Contains(keep, line) {
-			keep = append(keep, redact(line))
+			if line = redact(line); len(line) > maxLine {
+				line = line[:maxLine] + "…" // apt joins what it has to say of one file
+			}
+			keep = append(keep, line)
 		}
 	}
 	if len(keep) > 12 {
@@ -470,11 +581,37 @@ func chooseMirror(all []target) (string, bool) {
 	return best, best != ""
 }
 
-// hostMirror asks the host's own apt which mirror it uses. $IRQLAB_DEBIAN_MIRROR overrides it, for hosts that are not Debian.
+// MirrorVariable names the Debian mirror to use instead of the one in the host's apt sources, for hosts that are not Debian.
+const MirrorVariable = "IRQLAB_DEBIAN_MIRROR"
+
+// mirrorOrigin tells what decides on the mirror: what was learnt of another one is not asked. It runs no apt-get, which would cost every start half a second.
+func (c *Cache) mirrorOrigin() string {
+	if c.apt.mirror != "" {
+		return c.apt.mirror
+	}
+	if m := os.Getenv(MirrorVariable); m != "" {
+		return MirrorVariable + "=" + m
+	}
+	h := sha256.New()
+	for _, pattern := range hostSources {
+		found, _ := filepath.Glob(pattern)
+		for _, path := range found {
+			if data, err := os.ReadFile(path); err == nil {
+				fmt.Fprintf(h, "%s %d\n%s", path, len(data), data)
+			}
+		}
+	}
+	return fmt.Sprintf("apt sources %x", h.Sum(nil))
+}
+
+// hostSources are the files that name the host's mirrors.
+var hostSources = []string{"/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources"}
+
+// hostMirror asks the host's own apt which mirror it uses, unless MirrorVariable names one.
 func hostMirror(ctx context.Context) (string, error) {
-	if m := os.Getenv("IRQLAB_DEBIAN_MIRROR"); m != "" {
+	if m := os.Getenv(MirrorVariable); m != "" {
 		if u, err := url.Parse(m); err != nil || u.Scheme == "" || strings.ContainsAny(m, " \t\n[]") {
-			return "", fmt.Errorf("IRQLAB_DEBIAN_MIRROR=%s: not a URL", redact(m))
+			return "", fmt.Errorf("%s=%s: not a URL", MirrorVariable, redact(m))
 		}
 		return m, nil
 	}
@@ -482,7 +619,7 @@ func hostMirror(ctx context.Context) (string, error) {
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
-	if err := runOwned(ctx, cmd, nil); err != nil {
+	if err := runOwned(ctx, cmd); err != nil {
 		if ctx.Err() != nil {
 			return "", ctx.Err()
 		}
@@ -491,7 +628,7 @@ func hostMirror(ctx context.Context) (string, error) {
 	if m, ok := chooseMirror(parseTargets(out.String())); ok {
 		return m, nil
 	}
-	return "", errors.New("the host's apt sources name no mirror of Debian's main archive: set IRQLAB_DEBIAN_MIRROR to the URL of one, or give --qemu PATH and --kernel PATH")
+	return "", fmt.Errorf("the host's apt sources name no mirror of Debian's main archive: set %s to the URL of one, or give --qemu PATH and --kernel PATH", MirrorVariable)
 }
 
 // openCompressed opens a file that apt stored, decompressing by its suffix.

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -456,7 +457,7 @@ func TestDamagedListIsFetchedAgain(t *testing.T) {
 	if _, err := c.Kernels(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
-	lists, err := filepath.Glob(filepath.Join(c.dir, stateDir, "apt/lists/*_Packages*"))
+	lists, err := filepath.Glob(filepath.Join(c.dir, stateDir, "mirrors/*/lists/*_Packages*"))
 	if err != nil || len(lists) == 0 || filepath.Ext(lists[0]) != ".lz4" {
 		t.Fatalf("lists %q, %v", lists, err)
 	}
@@ -606,5 +607,209 @@ func TestParseStatus(t *testing.T) {
 	}
 	if got := totalSize("Reading…\n'http://x/a.deb' a.deb 10 SHA256:00\n'http://x/b.deb' b.deb 5 \nx y 7\n'bad' b -3\n"); got != 15 {
 		t.Errorf("totalSize = %d, want 15", got)
+	}
+}
+
+// A mirror whose files have no end fills no disk: the fetch ends with an error that says so, and leaves nothing. Each is sent as fast as the other end takes it, without a
+// length, and cut off only far above any bound.
+func TestEndlessMirror(t *testing.T) {
+	t.Parallel()
+	const far = 4 * maxList
+	for name, c := range map[string]struct {
+		suffix string
+		block  int // bytes: apt only looks at what it has got so far between chunks, and not always
+		want   string
+	}{
+		"InRelease":            {"/InRelease", 1 << 20, "unexpected size"},
+		"InRelease in morsels": {"/InRelease", 1 << 15, "without end"},
+		"Release in morsels":   {"/Release", 1 << 15, "without end"},
+		"Packages":             {"/Packages", 1 << 20, "unexpected size"},
+		"Packages in morsels":  {"/Packages", 1 << 15, ""},
+		"package":              {".deb", 1 << 20, "unexpected size"},
+		"package in morsels":   {".deb", 1 << 15, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, cache := testMirror(t, testKernel(t, "2")...)
+			a.mu.Lock()
+			for _, suite := range testSuites {
+				a.files["/dists/"+suite+"/InRelease"] = nil // not there, unless it is the one without end
+			}
+			a.mu.Unlock()
+			var sent atomic.Int64
+			a.setAlter(func(path string, w http.ResponseWriter, data []byte) bool {
+				if !strings.HasSuffix(path, c.suffix) {
+					if strings.HasSuffix(path, "/InRelease") {
+						w.WriteHeader(http.StatusNotFound)
+						return true
+					}
+					return false
+				}
+				block := bytes.Repeat([]byte("Origin: Debian.\n"), c.block/16)
+				for _, err := w.Write(data); err == nil && sent.Load() < far; sent.Add(int64(len(block))) {
+					_, err = w.Write(block)
+				}
+				return true
+			})
+			_, err := cache.Kernel(t.Context(), "debian:9.1", nil)
+			if err == nil || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 10000 {
+				t.Errorf("error %.2000v; want %q", err, c.want)
+			}
+			if n := sent.Load(); n == 0 || n >= far {
+				t.Errorf("%d bytes were taken", n)
+			}
+			if left := diskUsage(cache.dir); left > 1<<20 {
+				t.Errorf("%d bytes are left in the cache", left)
+			}
+			a.setAlter(func(path string, w http.ResponseWriter, _ []byte) bool {
+				if strings.HasSuffix(path, "/InRelease") {
+					w.WriteHeader(http.StatusNotFound)
+					return true
+				}
+				return false
+			})
+			if x := cache.readIndex(); x != nil { // a mirror in trouble is not asked again at once
+				x.Time = x.Time.Add(-time.Hour)
+				if err := cache.writeIndex(x); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := cache.Kernel(t.Context(), "debian:9.1", nil); err != nil {
+				t.Errorf("once the mirror has come to its senses: %v", err)
+			}
+		})
+	}
+}
+
+// What a killed run has left of a fetch is counted until the next start sweeps it; what a living one writes is left alone.
+func TestSweepApt(t *testing.T) {
+	t.Parallel()
+	a, c := testMirror(t, testKernel(t, "2")...)
+	if _, err := c.ensureIndex(t.Context(), time.Hour, nil); err != nil {
+		t.Fatal(err)
+	}
+	state := filepath.Join(c.aptDir(), entryName(a.URL))
+	var left []string
+	for _, place := range []string{"lists/partial", "cache/archives/partial", "tmp/run-1", "../../apt/lists"} {
+		dir := filepath.Join(state, place)
+		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "half"), make([]byte, 1<<20), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		left = append(left, filepath.Join(dir, "half"))
+	}
+	there := func() (n int) {
+		for _, path := range left {
+			if _, err := os.Stat(path); err == nil {
+				n++
+			}
+		}
+		return n
+	}
+	size := func() (sum int64) {
+		entries, err := c.Entries(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if e.Kind == aptKind {
+				sum += e.Size
+			}
+		}
+		return sum
+	}
+	if n := size(); n < 3<<20 {
+		t.Errorf("%d bytes counted, want the 3 MiB that were left", n)
+	}
+	unlock, err := c.lock(t.Context(), aptLock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenCache(c.dir); err != nil || there() != len(left) {
+		t.Errorf("%d of %d files are there while an apt-get is at work, %v", there(), len(left), err)
+	}
+	unlock()
+	if _, err := OpenCache(c.dir); err != nil || there() != 0 {
+		t.Errorf("%d files are left after a start, %v", there(), err)
+	}
+	if n := size(); n == 0 || n > 1<<20 {
+		t.Errorf("%d bytes counted, want those of the lists", n)
+	}
+}
+
+// Each mirror has an index and lists of its own, so that naming another takes effect at once, and naming the first again as well.
+func TestMirrorIsChanged(t *testing.T) {
+	first, c := testMirror(t, testKernel(t, "2")...)
+	second := newArchive(t)
+	second.publish(t, "trixie")
+	second.publish(t, "trixie-backports", testKernel(t, "3")...)
+	// Newer by its date, as lists go that a mirror stamps: the age of a list says nothing of whose it is.
+	first.publish(t, "trixie-backports", testKernel(t, "2")...)
+	c.apt.mirror = ""
+	for _, step := range []struct {
+		mirror *archive
+		want   string
+	}{{first, "9.1.2-cloud-amd64"}, {second, "9.1.3-cloud-amd64"}, {first, "9.1.2-cloud-amd64"}} {
+		t.Setenv(MirrorVariable, step.mirror.URL)
+		x, err := c.ensureIndex(t.Context(), time.Hour, nil)
+		if err != nil || len(x.Kernels) != 1 || x.Kernels[0].Release != step.want || x.Mirror != step.mirror.URL {
+			t.Fatalf("index %+v, %v; want %s alone, of %s", x, err, step.want, step.mirror.URL)
+		}
+		if k, err := c.Kernel(t.Context(), "debian:9.1."+step.want[4:5], nil); err != nil || k.Release != step.want {
+			t.Errorf("kernel %+v, %v; want %s", k, err, step.want)
+		}
+	}
+	if n := first.requests("/dists/trixie-backports/main/binary-amd64/Packages"); n != 1 {
+		t.Errorf("the first mirror's list was fetched %d times, want once", n)
+	}
+	// A mirror that cannot be reached is an error, and no reason to ask another.
+	third := newArchive(t)
+	third.Close()
+	t.Setenv(MirrorVariable, third.URL)
+	before := first.requests("") + second.requests("")
+	if _, err := c.Kernel(t.Context(), "debian:9.2", nil); err == nil || !strings.Contains(err.Error(), third.URL) {
+		t.Errorf("error %v; want the mirror named", err)
+	}
+	if now := first.requests("") + second.requests(""); now != before {
+		t.Errorf("%d requests went to mirrors that were not named", now-before)
+	}
+	states := c.aptStates()
+	if len(states) != 3 {
+		t.Errorf("states %+v, want one for each mirror", states)
+	}
+	// They go when nobody has asked for them, and come again.
+	gone, err := c.Prune(t.Context(), 0)
+	if err != nil || len(gone) != 5 || len(c.aptStates()) != 0 {
+		t.Errorf("pruned %v, %v; want two kernels and three states", gone, err)
+	}
+	t.Setenv(MirrorVariable, first.URL)
+	if k, err := c.Kernel(t.Context(), "debian:9.1", nil); err != nil || k.Release != "9.1.2-cloud-amd64" {
+		t.Errorf("after the prune: %+v, %v", k, err)
+	}
+}
+
+// What the host's apt sources say decides like a variable.
+func TestMirrorOrigin(t *testing.T) {
+	c := newCache(t)
+	list := filepath.Join(t.TempDir(), "sources.list")
+	defer func(was []string) { hostSources = was }(hostSources)
+	hostSources = []string{list}
+	seen := map[string]string{}
+	for _, step := range []struct{ name, variable, sources string }{
+		{"no sources", "", ""}, {"sources", "", "deb http://a.example trixie main"}, {"others", "", "deb http://b.example trixie main"},
+		{"a variable", "http://c.example", "deb http://b.example trixie main"}, {"another", "http://d.example", "deb http://b.example trixie main"},
+	} {
+		t.Setenv(MirrorVariable, step.variable)
+		if step.sources != "" {
+			if err := os.WriteFile(list, []byte(step.sources), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		path := c.indexPath()
+		if path != c.indexPath() {
+			t.Errorf("%s: the index is now here, now there", step.name)
+		}
+		if other, ok := seen[path]; ok {
+			t.Errorf("%s and %s share an index", step.name, other)
+		}
+		seen[path] = step.name
 	}
 }

@@ -230,6 +230,12 @@ func (c *Cache) sweep() {
 			unlock()
 		}
 	}
+	if len(c.aptLeavings()) > 0 {
+		if unlock, ok := c.tryLock(aptLock); ok {
+			c.sweepApt()
+			unlock()
+		}
+	}
 }
 
 func (c *Cache) removeTemps(kind, name string) {
@@ -260,18 +266,41 @@ func (c *Cache) Verify(ctx context.Context) ([]string, error) {
 	return damaged, err
 }
 
-// Prune removes entries not used for the given time and returns their names. It never waits for an entry in use by a build.
+// Prune removes entries not used for the given time, and the package lists of mirrors not asked for as long, and returns their names. It never waits: what somebody works
+// on is in use.
 func (c *Cache) Prune(ctx context.Context, unused time.Duration) ([]string, error) {
 	var gone []string
 	limit := time.Now().Add(-unused)
-	err := c.each(func(kind, name, path string) error {
-		if st, err := os.Stat(filepath.Join(c.dir, lockDir, kind+"-"+name)); err != nil || st.ModTime().After(limit) {
-			return ctx.Err()
+	err := c.each(func(kind, name, _ string) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		fresh := func() bool {
+			st, err := os.Stat(c.lockPath(kind, name))
+			return err != nil || st.ModTime().After(limit)
+		}
+		if fresh() {
+			return nil
+		}
+		unlock, ok := c.tryLock(kind + "-" + name)
+		if !ok {
+			return nil
+		}
+		defer unlock()
+		if fresh() { // made anew while we looked
+			return nil
+		}
+		if err := c.moveAway(kind, name); err != nil {
+			return err
 		}
 		gone = append(gone, kind+"/"+name)
-		return c.remove(ctx, kind, name)
+		return nil
 	})
-	return gone, err
+	if err != nil {
+		return gone, err
+	}
+	lists, err := c.pruneApt(limit)
+	return append(gone, lists...), err
 }
 
 func (c *Cache) each(visit func(kind, name, path string) error) error {

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,14 +30,26 @@ func TestMain(m *testing.M) {
 }
 
 // helperMain is what a second process does: "build DIR" builds the entry test/k and counts builds in DIR/builds, "hang DIR" starts to build it and
-// says so, "fetch DIR URL" fetches debian:9.1 from a test's archive. "own WORD" runs a command that has a child, and neither ends.
+// says so, "fetch DIR URL" fetches debian:9.1 from a test's archive. "own WORD" runs a command that has a child, and neither ends. "few N" before a role: with no more than N
+// open files.
 func helperMain(role string) int {
 	args := strings.Fields(role)
 	if args[0] == "own" {
 		cmd := exec.CommandContext(context.Background(), "/bin/sh", "-c", "sleep 600 & echo started; wait")
 		cmd.Stdout = os.Stdout
-		fmt.Fprintln(os.Stderr, runOwned(context.Background(), cmd, nil))
+		fmt.Fprintln(os.Stderr, runOwned(context.Background(), cmd))
 		return 1
+	}
+	if args[0] == "few" {
+		n, err := strconv.ParseUint(args[1], 10, 64)
+		if err == nil {
+			err = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n})
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		args = args[2:]
 	}
 	c, err := OpenCache(args[1])
 	if err != nil {
@@ -455,6 +468,20 @@ func TestPrune(t *testing.T) {
 	gone, err := c.Prune(t.Context(), 30*24*time.Hour)
 	if err != nil || !slices.Equal(gone, []string{"test/old"}) || c.has("test", "old") || !c.has("test", "new") {
 		t.Errorf("Prune = %v, %v", gone, err)
+	}
+
+	// What somebody works on is not waited for, and what they have made meanwhile is not old.
+	for _, name := range []string{"test-new", aptLock} {
+		unlock, err := c.lock(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unlock()
+	}
+	hurry, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if gone, err := c.Prune(hurry, 0); err != nil || hurry.Err() != nil || len(gone) > 0 || !c.has("test", "new") {
+		t.Errorf("Prune beside a build = %v, %v", gone, err)
 	}
 }
 

@@ -219,13 +219,17 @@ func (c *Cache) checkPackages(ctx context.Context) Check {
 	if mirror == "" {
 		var err error
 		if mirror, err = hostMirror(ctx); err != nil {
-			return bad(err, "add a Debian mirror to the host's apt sources, set IRQLAB_DEBIAN_MIRROR, or "+byPath)
+			return bad(err, "add a Debian mirror to the host's apt sources, set "+MirrorVariable+", or "+byPath)
 		}
 	}
-	if err := c.askMirror(ctx, mirror); err != nil {
-		return bad(fmt.Errorf("%s does not answer: %w", redact(mirror), err), "check the network and the host's apt configuration, or "+byPath)
+	named := "the host's apt sources name it"
+	if os.Getenv(MirrorVariable) != "" {
+		named = MirrorVariable + " names it"
 	}
-	k.Detail = "apt-get reaches " + redact(mirror)
+	if err := c.askMirror(ctx, mirror); err != nil {
+		return bad(fmt.Errorf("%s (%s) does not answer: %w", redact(mirror), named, err), "check the network and the host's apt configuration, or "+byPath)
+	}
+	k.Detail = fmt.Sprintf("apt-get reaches %s (%s)", redact(mirror), named)
 	if x := c.readIndex(); x != nil {
 		k.Detail += fmt.Sprintf("; package index of %s", x.Time.Local().Format("2006-01-02 15:04"))
 	}
@@ -240,20 +244,26 @@ func (c *Cache) askMirror(ctx context.Context, mirror string) error {
 	if _, err := os.Stat(aptHelper); err != nil {
 		return nil // an apt without it: cannot be asked, which is no reason to complain
 	}
-	tmp, err := os.MkdirTemp("", "irqlab-doctor-")
+	const patience = 20 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	const lock = "doctor"
+	unlock, err := c.lock(ctx, lock)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	tmp, err := os.MkdirTemp(filepath.Join(c.dir, tmpDir), lock+"@") // where the next start sweeps it, should this one be killed
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	const patience = 20 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, aptHelper, "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=0", "-o", "Acquire::http::Timeout=10",
+	cmd := writingAtMost(ctx, maxList, aptHelper, "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=0", "-o", "Acquire::http::Timeout=10",
 		"-o", "Acquire::https::Timeout=10", "download-file", strings.TrimSuffix(mirror, "/")+"/dists/"+qemuSuite+"/InRelease", filepath.Join(tmp, "InRelease"))
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	if err := runOwned(ctx, cmd, nil); err != nil {
+	if err := runOwned(ctx, cmd); err != nil {
 		if ctx.Err() != nil {
 			return fmt.Errorf("no answer in %v", patience)
 		}
@@ -275,7 +285,7 @@ func (c *Cache) checkGo(ctx context.Context) Check {
 		defer cancel()
 		cmd := exec.CommandContext(ctx, goTool, "version")
 		cmd.Stdout = &out
-		if err = runOwned(ctx, cmd, nil); err == nil {
+		if err = runOwned(ctx, cmd); err == nil {
 			k.Detail = strings.TrimSpace(out.String())
 		}
 	}

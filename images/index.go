@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -43,8 +44,9 @@ type index struct {
 
 const indexFormat = 1
 
+// indexPath is where the index lies that was made of the mirror in use now.
 func (c *Cache) indexPath() string {
-	return filepath.Join(c.dir, stateDir, fmt.Sprintf("kernels-%d.json", indexFormat))
+	return filepath.Join(c.dir, stateDir, fmt.Sprintf("kernels-%d-%.8x.json", indexFormat, sha256.Sum256([]byte(c.mirrorOrigin()))))
 }
 
 // readIndex returns the index, nil if there is none; a damaged one counts as none.

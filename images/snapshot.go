@@ -106,9 +106,9 @@ func ParseSize(text string) (int64, error) {
 	return n << shift, nil
 }
 
-// Entry is a finished entry of a cache, for people.
+// Entry is a finished entry of a cache, for people, or what else takes room there: the package lists of a mirror, and what is being made.
 type Entry struct {
-	Kind string    // "kernel", "snapshot", …
+	Kind string    // "kernel", "snapshot", …; "apt" for package lists, "tmp" for what is being made
 	Name string    // within its kind
 	Size int64     // bytes
 	Used time.Time // when it was last used, to the hour
@@ -135,8 +135,33 @@ func (c *Cache) Entries(ctx context.Context) ([]Entry, error) {
 		list = append(list, e)
 		return nil
 	})
+	list = append(list, c.aptStates()...)
+	making, _ := os.ReadDir(filepath.Join(c.dir, tmpDir))
+	for _, m := range making {
+		path := filepath.Join(c.dir, tmpDir, m.Name())
+		list = append(list, Entry{Kind: tmpDir, Name: m.Name(), Size: diskUsage(path), Used: modTime(path)})
+	}
 	slices.SortFunc(list, func(a, b Entry) int { return strings.Compare(a.Kind+"/"+a.Name, b.Kind+"/"+b.Name) })
 	return list, err
+}
+
+// diskUsage adds up the files below a path, in bytes. Those that come or go meanwhile may be missing.
+func diskUsage(path string) int64 {
+	_, sum := measure(path)
+	return sum
+}
+
+// measure is the size of the largest file below a path, and that of all.
+func measure(path string) (largest, sum int64) {
+	_ = filepath.WalkDir(path, func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			if st, err := d.Info(); err == nil {
+				largest, sum = max(largest, st.Size()), sum+st.Size()
+			}
+		}
+		return nil //nolint:nilerr // what has gone takes no room
+	})
+	return largest, sum
 }
 
 // TrimSnapshots removes the snapshots that were not used for the longest time until the rest takes no more than limit bytes, and returns the names of the removed.

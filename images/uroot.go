@@ -3,19 +3,14 @@ package images
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
+	_ "embed" // the rewriter's source
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"go/ast"
 	"go/format"
-	"go/importer"
-	"go/parser"
-	"go/token"
-	"go/types"
 	"io"
 	"io/fs"
 	"os"
@@ -26,10 +21,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/u-root/gobusybox/src/pkg/bb/bbinternal"
 	"golang.org/x/mod/modfile"
-	"golang.org/x/sync/errgroup"
-	"golang.org/x/tools/go/packages"
 )
 
 // The guest's one binary holds the agent, its own commands and u-root's, each a main package that gobusybox's rewriter turned into a library.
@@ -41,11 +33,12 @@ const (
 	modulePath    = "irqlab"
 	agentPackage  = modulePath + "/guestagent"
 	agentCommand  = "irqlab-agent"
-	overlayPath   = "guestagent/bb" // below the module's root; exists only in the overlay
+	overlayPath   = "guestagent/bb"       // below the module's root; exists only in the overlay
+	rewriterPath  = "guestagent/rewriter" // likewise
 	urootCmds     = "github.com/u-root/u-root/cmds/core/"
 	ownCmds       = agentPackage + "/cmd/"
 	bbmainPackage = "github.com/u-root/gobusybox/src/pkg/bb/bbmain"
-	busyboxFormat = 1 // raise when the same sources would give another binary
+	busyboxFormat = 2 // raise when the same sources would give another binary
 )
 
 // urootCommands are the u-root commands in the guest, by the last element of their package path. uroot_tools.go imports the same set.
@@ -163,7 +156,7 @@ func sourceDir(ctx context.Context) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", modulePath)
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
-	err := runOwned(ctx, cmd, nil)
+	err := runOwned(ctx, cmd)
 	if err == nil {
 		dir, err := checkSource(strings.TrimSpace(out.String()))
 		if err == nil {
@@ -311,34 +304,20 @@ func buildBusybox(ctx context.Context, goTool, src, out string, p Progress) erro
 // overlay over src.
 func rewriteCommands(ctx context.Context, goTool, src, work string) (map[string]string, error) {
 	names, patterns := guestCommands()
-	byPath, err := loadCommands(ctx, goTool, src, work, patterns)
-	if err != nil {
-		return nil, fmt.Errorf("load the guest's commands from %s: %w", src, err)
-	}
-
 	var imports []string
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(runtime.GOMAXPROCS(0))
+	args := []string{filepath.Join(work, "bb"), bbmainPackage}
 	for i, path := range patterns {
 		name := names[i]
 		imports = append(imports, modulePath+"/"+overlayPath+"/"+name)
-		g.Go(func() (err error) {
-			defer func() { // the rewriter panics on code it does not know
-				if r := recover(); r != nil {
-					err = fmt.Errorf("command %s: gobusybox cannot rewrite it: %v", name, r)
-				}
-			}()
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if err := bbinternal.NewPackage(name, byPath[path]).Rewrite(filepath.Join(work, "bb", name), bbmainPackage); err != nil {
-				return fmt.Errorf("command %s: gobusybox: %w", name, err)
-			}
-			return nil
-		})
+		args = append(args, name+"="+path)
 	}
-	if err := g.Wait(); err != nil {
-		return nil, err
+	list := append([]string{"list", "-export", "-deps", "-json=ImportPath,Name,Dir,Export,DepOnly,GoFiles,EmbedFiles,Imports,ImportMap"}, buildFlags...)
+	listed, err := runGo(ctx, goTool, src, work, nil, append(list, patterns...)...)
+	if err != nil {
+		return nil, fmt.Errorf("load the guest's commands from %s: %w", src, err)
+	}
+	if err := runRewriter(ctx, goTool, src, work, listed, args); err != nil {
+		return nil, fmt.Errorf("rewrite the guest's commands from %s: %w", src, err)
 	}
 	main, err := format.Source([]byte(busyboxMain(imports)))
 	if err != nil {
@@ -363,63 +342,42 @@ func rewriteCommands(ctx context.Context, goTool, src, work string) (map[string]
 	return overlay, nil
 }
 
-// loadCommands parses and checks main packages, by path, as go/packages would, which leaves its go running when this process is killed.
+//go:embed rewriter/main.go
+var rewriterSource []byte
+
+// runRewriter builds the rewriter in the module at src, whose go.mod decides its versions like all others, and runs it on what go list said.
 //
-// The types of what they import come from export data, which the build that follows needs anyway.
-func loadCommands(ctx context.Context, goTool, src, work string, patterns []string) (map[string]*packages.Package, error) {
-	args := append([]string{"list", "-export", "-deps", "-json=ImportPath,Name,Dir,Export,DepOnly,GoFiles,EmbedFiles,Imports,ImportMap"}, buildFlags...)
-	out, err := runGo(ctx, goTool, src, work, nil, append(args, patterns...)...)
+// It is a program of its own since gobusybox imports a formatter that makes a directory in the user's cache as soon as a program that has it starts. Here that is below
+// work.
+func runRewriter(ctx context.Context, goTool, src, work, listed string, args []string) error {
+	source, program := filepath.Join(work, "rewriter.go"), filepath.Join(work, "rewriter")
+	if err := os.WriteFile(source, rewriterSource, 0o600); err != nil {
+		return err
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(src, filepath.FromSlash(rewriterPath), "main.go"): source}})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	exports := map[string]string{}
-	fset := token.NewFileSet()
-	config := types.Config{Sizes: types.SizesFor("gc", "amd64"), Importer: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })}
-	loaded := make(map[string]*packages.Package, len(patterns))
-	for d := json.NewDecoder(strings.NewReader(out)); d.More(); { // dependencies come first
-		var l struct {
-			ImportPath, Name, Dir, Export string
-			DepOnly                       bool
-			GoFiles, EmbedFiles, Imports  []string
-			ImportMap                     map[string]string
-		}
-		if err := d.Decode(&l); err != nil {
-			return nil, fmt.Errorf("go list: %w", err)
-		}
-		exports[l.ImportPath] = l.Export
-		if l.DepOnly {
-			continue
-		}
-		if l.Name != "main" {
-			return nil, fmt.Errorf("package %s is not a command", l.ImportPath)
-		}
-		p := &packages.Package{ID: l.ImportPath, PkgPath: l.ImportPath, Name: l.Name, Fset: fset, Imports: map[string]*packages.Package{}, TypesSizes: config.Sizes,
-			TypesInfo: &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Instances: map[*ast.Ident]types.Instance{}, Defs: map[*ast.Ident]types.Object{},
-				Uses: map[*ast.Ident]types.Object{}, Implicits: map[ast.Node]types.Object{}, Selections: map[*ast.SelectorExpr]*types.Selection{}, Scopes: map[ast.Node]*types.Scope{}}}
-		for _, path := range l.Imports {
-			p.Imports[path] = &packages.Package{PkgPath: cmp.Or(l.ImportMap[path], path)}
-		}
-		for _, name := range l.EmbedFiles {
-			p.EmbedFiles = append(p.EmbedFiles, filepath.Join(l.Dir, name))
-		}
-		for _, name := range l.GoFiles {
-			path := filepath.Join(l.Dir, name)
-			file, err := parser.ParseFile(fset, path, nil, parser.ParseComments)
-			if err != nil {
-				return nil, err
-			}
-			p.GoFiles, p.Syntax = append(p.GoFiles, path), append(p.Syntax, file)
-		}
-		p.CompiledGoFiles = p.GoFiles // there is no cgo
-		if p.Types, err = config.Check(l.ImportPath, fset, p.Syntax, p.TypesInfo); err != nil {
-			return nil, fmt.Errorf("package %s does not compile for linux/amd64: %w", l.ImportPath, err)
-		}
-		loaded[l.ImportPath] = p
+	overlayFile := filepath.Join(work, "rewriter.json")
+	if err := os.WriteFile(overlayFile, overlay, 0o600); err != nil {
+		return err
 	}
-	if len(loaded) != len(patterns) {
-		return nil, fmt.Errorf("%d of the guest's %d commands found", len(loaded), len(patterns))
+	build := append([]string{"build", "-overlay", overlayFile, "-o", program}, buildFlags...)
+	if _, err := runGoFor(ctx, []string{"GOARCH=" + runtime.GOARCH}, goTool, src, work, nil, append(build, "./"+rewriterPath)...); err != nil { // it runs here, not in the guest
+		return err
 	}
-	return loaded, nil
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir, cmd.Env = src, append(goEnv(src), "XDG_CACHE_HOME="+work)
+	cmd.Stdin = strings.NewReader(listed)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := runOwned(ctx, cmd); err != nil {
+		if text := strings.TrimSpace(stderr.String()); text != "" {
+			err = fmt.Errorf("%w: %s", err, text)
+		}
+		return ctxFirst(ctx, err)
+	}
+	return nil
 }
 
 // busyboxMain is the main package that starts the command its name or, called by another name, its first argument says.
@@ -462,9 +420,14 @@ func run() string {
 // runGo runs the go tool in dir and returns its standard output. What it builds in passing lies in tmp, which a go that is killed does not clean. Each line on standard
 // error goes to onLine, if given; their tail is in the error. When ctx ends, or this process dies, go and its compilers are killed.
 func runGo(ctx context.Context, goTool, dir, tmp string, onLine func(string), args ...string) (string, error) {
+	return runGoFor(ctx, nil, goTool, dir, tmp, onLine, args...)
+}
+
+// runGoFor is runGo with more of an environment.
+func runGoFor(ctx context.Context, env []string, goTool, dir, tmp string, onLine func(string), args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, goTool, args...)
 	cmd.Dir = dir
-	cmd.Env = goEnv(dir)
+	cmd.Env = append(goEnv(dir), env...)
 	if tmp != "" {
 		cmd.Env = append(cmd.Env, "GOTMPDIR="+tmp)
 	}
@@ -481,7 +444,7 @@ func runGo(ctx context.Context, goTool, dir, tmp string, onLine func(string), ar
 		}
 		_, _ = io.Copy(io.Discard, r) // an overlong line must not block go
 	}()
-	err := runOwned(ctx, cmd, nil)
+	err := runOwned(ctx, cmd)
 	w.Close()
 	<-read
 	if err == nil {

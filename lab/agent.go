@@ -15,8 +15,8 @@ import (
 )
 
 // Agent is the guest's PID 1, reached over a virtio-serial port that nobody else can reach. Its methods may be called from several goroutines; a call that takes long
-// keeps no other waiting.
-// A failure that the guest reports is an *agentapi.Error; any other error means that the channel is gone.
+// keeps no other waiting, and one that is given up breaks no other.
+// A failure that the guest reports is an *agentapi.Error; any other error is the end of the call's context, or means that the channel is gone.
 type Agent struct {
 	// Trace receives every call that ends, and what CPUs were told; nil: nobody. It is set before the agent is shared.
 	Trace *trace.Recorder

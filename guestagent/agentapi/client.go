@@ -11,11 +11,12 @@ import (
 )
 
 // Client calls the agent over one channel. Calls may come from several goroutines and are answered as each is done.
-// A call whose context ends is given up: the guest may still carry it out, and its answer is dropped.
+// A call whose context ends is given up, which is no other call's business: the guest may still carry it out, and its answer is dropped.
 type Client struct {
 	conn io.ReadWriteCloser
 
-	writing sync.Mutex // one line at a time
+	lines chan []byte   // to be sent, each as a whole
+	ended chan struct{} // closed when nothing is sent or read any more
 
 	mu      sync.Mutex
 	lastID  uint64
@@ -25,7 +26,8 @@ type Client struct {
 
 // NewClient speaks the agent protocol over conn and owns it from then on.
 func NewClient(conn io.ReadWriteCloser) *Client {
-	c := &Client{conn: conn, waiting: map[uint64]chan<- Response{}}
+	c := &Client{conn: conn, lines: make(chan []byte), ended: make(chan struct{}), waiting: map[uint64]chan<- Response{}}
+	go c.write()
 	go func() { c.end(c.read()) }()
 	return c
 }
@@ -66,8 +68,18 @@ func (c *Client) exchange(ctx context.Context, method string, params any) (Respo
 	if err != nil {
 		return Response{}, err
 	}
-	if err := c.write(ctx, append(line, '\n')); err != nil {
+	if len(line) >= MaxLine { // the guest would read no further
+		return Response{}, fmt.Errorf("the request of %d bytes is longer than the channel allows", len(line))
+	}
+	if err := context.Cause(ctx); err != nil { // select takes either of two that are ready
 		return Response{}, err
+	}
+	select {
+	case c.lines <- append(line, '\n'):
+	case <-c.ended:
+		return Response{}, c.gone()
+	case <-ctx.Done():
+		return Response{}, context.Cause(ctx)
 	}
 	select {
 	case resp, ok := <-answer:
@@ -104,19 +116,20 @@ func (c *Client) gone() error {
 	return c.broken
 }
 
-// write sends a line. A guest that takes only part of one before ctx ends has lost its place, so that is the end of the channel.
-func (c *Client) write(ctx context.Context, line []byte) error {
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	if err := context.Cause(ctx); err != nil {
-		return err
+// write sends the lines that calls hand over. Half a line would cost the guest its place, and with it all calls, so a line that has begun is sent to its end, even if
+// its call is given up meanwhile; calls behind it that are given up before their turn leave nothing.
+func (c *Client) write() {
+	for {
+		select {
+		case line := <-c.lines:
+			if _, err := c.conn.Write(line); err != nil {
+				c.end(err)
+				return
+			}
+		case <-c.ended:
+			return
+		}
 	}
-	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
-	_, err := c.conn.Write(line)
-	if !stop() && err != nil {
-		return context.Cause(ctx)
-	}
-	return err
 }
 
 // read hands out the answers until there are no more.
@@ -144,12 +157,16 @@ func (c *Client) read() error {
 	}
 }
 
-// end fails all calls, those under way and those to come.
+// end fails all calls, those under way and those to come. The first reason counts.
 func (c *Client) end(why error) {
 	c.conn.Close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.broken != nil {
+		return
+	}
 	c.broken = why
+	close(c.ended)
 	for id, answer := range c.waiting {
 		close(answer)
 		delete(c.waiting, id)

@@ -29,7 +29,9 @@ func newCacheList(s Streams) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List the cache's entries, their sizes and when they were last used",
-		Args:  cobra.NoArgs,
+		Long: `list names the cache's entries by kind. Two kinds are no entries: apt is a mirror's package lists, with what a fetch has under way, and tmp is what is being made. What was
+left there by an irqlab that was killed goes at the next start.`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cache, err := openCache(s)
 			if err != nil {
@@ -60,8 +62,8 @@ func newCachePrune(s Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Remove what was not used for a while, and the oldest snapshots above a limit",
-		Long: `prune removes the entries that were not used for the time of --unused, and then the least recently used snapshots until the rest takes no more than --snapshots.
-It names what it removed.`,
+		Long: `prune removes the entries, and the package lists of mirrors, that were not used for the time of --unused, except what somebody works on, and then the least recently
+used snapshots until the rest takes no more than --snapshots. It names what it removed.`,
 		Example: `  irqlab cache prune                   # what nobody has used for 30 days
   irqlab cache prune --snapshots 0     # all snapshots: the next run of each machine boots it once more
   irqlab cache prune --unused 0s       # everything`,

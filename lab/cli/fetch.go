@@ -14,7 +14,13 @@ func newFetch(s Streams) *cobra.Command {
 		Use:   "fetch",
 		Short: "Fill the cache ahead of time: QEMU, kernels, initramfs",
 		Long: `fetch brings QEMU, the named kernels and the initramfs for each into the cache, and checks what is there already. It may be interrupted and repeated,
-and several may run at once: each piece is made once and appears whole or not at all.`,
+and several may run at once: each piece is made once and appears whole or not at all.
+
+Packages come from the Debian mirror that $IRQLAB_DEBIAN_MIRROR names, the URL that has dists/ and pool/ below it, else from the one in the host's apt sources; a host of another
+distribution, such as Ubuntu, has none, and needs the variable and the package debian-archive-keyring. Naming another mirror takes effect at once; what is in the cache already is used
+wherever it came from. A file larger than any of Debian's ends the fetch.
+
+The guest's agent is built from the checkout of irqlab that $IRQLAB_SOURCE names, else from where this irqlab was built.`,
 		Example: "  irqlab fetch --kernel debian:6.18 --kernel debian:7.3",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

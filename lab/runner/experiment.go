@@ -344,7 +344,8 @@ func (e *experiment) explain(ctx context.Context, err error) error {
 	var defect *PanicError
 	var step *StepError
 	var lost *guestlog.LostError
-	if errors.As(err, &lost) || errors.As(err, &guest) || errors.As(err, &driver) || errors.As(err, &defect) || errors.As(err, &step) && step.explained() {
+	var audits *LostAuditsError
+	if errors.As(err, &lost) || errors.As(err, &audits) || errors.As(err, &guest) || errors.As(err, &driver) || errors.As(err, &defect) || errors.As(err, &step) && step.explained() {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, explanation)
