@@ -199,19 +199,20 @@ func (e *experiment) open(ctx context.Context) error {
 // config describes the case's VM, but for where its console goes.
 func (e *experiment) config() lab.Config {
 	cfg := lab.Config{
-		Progress: e.opts.Progress,
-		Name:     vmName(e.c),
-		Shape:    e.c.Shape,
-		Kernel:   e.c.Kernel,
-		Irqchip:  machine.Irqchip(e.c.Irqchip),
-		Accel:    e.opts.Accel,
-		Start:    e.opts.Start,
-		QEMU:     e.opts.QEMU,
-		Cache:    e.opts.Cache,
-		Cmdline:  e.opts.Cmdline,
-		Keep:     e.opts.Keep,
-		Replugs:  max(e.replugs, replugs(e.c.Steps)),
-		Slots:    []machine.Slot{{ID: lab.FunctionSlot, Node: e.c.DeviceNode}},
+		Progress:  e.opts.Progress,
+		Name:      vmName(e.c),
+		Shape:     e.c.Shape,
+		Kernel:    e.c.Kernel,
+		Irqchip:   machine.Irqchip(e.c.Irqchip),
+		Accel:     e.opts.Accel,
+		Start:     e.opts.Start,
+		QEMU:      e.opts.QEMU,
+		Cache:     e.opts.Cache,
+		Cmdline:   e.opts.Cmdline,
+		Keep:      e.opts.Keep,
+		Replugs:   max(e.replugs, replugs(e.c.Steps)),
+		OneThread: oneThread(e.c),
+		Slots:     []machine.Slot{{ID: lab.FunctionSlot, Node: e.c.DeviceNode}},
 	}
 	if len(e.c.Offline) == 0 {
 		cfg.Functions = e.functions()
@@ -329,23 +330,23 @@ func (e *experiment) explain(ctx context.Context, err error) error {
 // finish reads the log, ends the VM, keeps the artifacts and judges.
 func (e *experiment) finish(ctx context.Context, err error) {
 	ended := time.Now()
+	var findings []klog.Finding
 	if e.vm != nil {
-		findings := e.vm.Console().Scan()
+		findings = e.vm.Console().Scan()
 		if err == nil {
 			findings, err = e.kernelLog(ctx)
-		}
-		for _, f := range findings {
-			e.out.KernelLog.Warnings = append(e.out.KernelLog.Warnings, f.Text)
 		}
 		e.askGuest(ctx)
 		err = errors.Join(err, e.vm.Close(), e.keptConsole(), e.keepTrace())
 	}
 	var boot *qemu.BootError
 	if errors.As(err, &boot) {
-		for _, f := range boot.Trouble {
-			e.out.KernelLog.Warnings = append(e.out.KernelLog.Warnings, f.Text)
-		}
+		findings = append(findings, boot.Trouble...)
 	}
+	for _, f := range findings {
+		e.out.KernelLog.Warnings = append(e.out.KernelLog.Warnings, f.Text)
+	}
+	err = emulatorFault(e.opts.Accel, findings, err)
 	switch {
 	case err == nil:
 		e.out.Reasons = append(e.c.Expect.Check(e.out), e.left...)
@@ -426,9 +427,10 @@ func blamesGuest(err error, warnings []string) bool {
 	var driver *DriverError
 	var guest *agentapi.Error
 	var defect *PanicError
+	var emulator *EmulatorError
 	var step *StepError
 	switch {
-	case errors.As(err, &frozen), errors.As(err, &unstarted), errors.As(err, &busy), errors.As(err, &defect):
+	case errors.As(err, &frozen), errors.As(err, &unstarted), errors.As(err, &busy), errors.As(err, &defect), errors.As(err, &emulator):
 		return false
 	case errors.As(err, &step) && step.deadlock():
 		return false

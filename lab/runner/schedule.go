@@ -134,7 +134,7 @@ func tasks(ctx context.Context, cases []scenarios.Case, o Options, accel machine
 		if skip(c) {
 			continue
 		}
-		threaded := machine.Machine{Accel: accel, Shape: c.Shape}.Threaded()
+		threaded := machine.Machine{Accel: accel, Shape: c.Shape, OneThread: oneThread(c)}.Threaded()
 		t := task{made: true, boots: needOf(c.Shape, true, threaded), fork: needOf(c.Shape, false, threaded)}
 		if o.Start == "" || o.Start == lab.StartCold {
 			t.fork = t.boots
