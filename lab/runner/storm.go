@@ -25,6 +25,7 @@ type volley struct {
 	fired   []uint64 // by the device, vector by vector, when the volley began
 	rounds  uint64   // done
 	above   map[int]uint64
+	ahead   []uint64 // vector by vector: result.StormVector.Ahead
 }
 
 // quietTries is how often a volley looks for a moment in which nothing fires.
@@ -32,7 +33,7 @@ const quietTries = 10
 
 // volley begins one, in a moment when everything that has fired is handled: what the device had signalled by itself just before would be counted on one side only.
 func (s *stepper) volley(ctx context.Context, vectors []agentapi.Vector) (*volley, error) {
-	v := &volley{s: s, vectors: vectors, above: map[int]uint64{}}
+	v := &volley{s: s, vectors: vectors, above: map[int]uint64{}, ahead: make([]uint64, len(vectors))}
 	for range quietTries {
 		fired := s.firedBy(vectors)
 		seen, err := s.vm.Agent.Observe(ctx, lab.IRQs(vectors))
@@ -74,7 +75,16 @@ func (v *volley) round(ctx context.Context) error {
 	}
 	v.above = seen
 	v.rounds++
+	v.compare(func(i int) uint64 { return seen[v.vectors[i].IRQ] })
 	return nil
+}
+
+// compare takes note of the vectors of which more has been handled than fired: total is what the guest has counted of a vector, read before this.
+func (v *volley) compare(total func(i int) uint64) {
+	for i, fired := range v.s.firedBy(v.vectors) {
+		handled := total(i) - v.before.IRQs[i].Total
+		v.ahead[i] = max(v.ahead[i], result.Ahead(fired-v.fired[i], handled))
+	}
 }
 
 // count compares, vector by vector, what the device has fired since the volley began with what the guest has handled.
@@ -83,10 +93,11 @@ func (v *volley) count(ctx context.Context) ([]result.StormVector, error) {
 	if err != nil {
 		return nil, err
 	}
+	v.compare(func(i int) uint64 { return after.IRQs[i].Total })
 	counts := make([]result.StormVector, len(v.vectors))
 	for i, fired := range v.s.firedBy(v.vectors) {
 		fired -= v.fired[i]
-		counts[i] = result.StormVector{Index: v.vectors[i].Index, Fired: fired, Own: fired - v.rounds, Handled: after.IRQs[i].Total - v.before.IRQs[i].Total}
+		counts[i] = result.StormVector{Index: v.vectors[i].Index, Fired: fired, Own: fired - v.rounds, Handled: after.IRQs[i].Total - v.before.IRQs[i].Total, Ahead: v.ahead[i]}
 	}
 	return counts, nil
 }
