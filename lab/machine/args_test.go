@@ -379,7 +379,7 @@ func TestCheckHotplug(t *testing.T) {
 		"only CPU":      {change: func(m *Machine) { m.Shape = one }, cpu: 0, unplug: "only CPU", replug: "only CPU"},
 		"no such CPU":   {change: func(m *Machine) { m.SpareSockets = 1 }, cpu: 4, unplug: "CPU 4: the machine has CPUs 0 to 3", replug: "CPU 4", replugs: 4},
 		"below 0":       {cpu: -1, unplug: "CPU -1", replug: "CPU -1"},
-		"asked for":     {change: func(m *Machine) { m.OneThread = true }, cpu: 3, unplug: "CPU 3: the vCPUs share one TCG thread, as they do for a storm", replug: "as they do for a storm"},
+		"asked for":     {change: func(m *Machine) { m.OneThread = true }, cpu: 3, unplug: "CPU 3: the vCPUs share one TCG thread, as was asked for", replug: "as was asked for"},
 		"shared thread": {change: func(m *Machine) { m.Shape = shared }, cpu: 3, unplug: "CPU 3: 17 vCPUs share one TCG thread", replug: "share one TCG thread"},
 		"KVM, many":     {change: func(m *Machine) { m.Shape, m.Accel = shared, KVM }, cpu: 3, replugs: math.MaxInt},
 	} {

@@ -3,21 +3,39 @@ package runner
 import (
 	"fmt"
 
+	"irqlab/guestagent/cpulist"
 	"irqlab/lab"
 	"irqlab/lab/machine"
 	"irqlab/lab/qemu/klog"
 	"irqlab/scenarios"
 )
 
-// oneThread tells whether a case's vCPUs take turns on one thread under TCG. A storm patches the kernel's code all the time while other CPUs run it, and only vCPUs with
-// threads of their own can go on executing what it was before (klog.Finding.Stale); the storm is no slower for it. A vCPU that shares a thread cannot be unplugged.
+// oneThread tells whether a case's vCPUs take turns on one thread under TCG: in a storm that leaves no core with two threads, the kernel's scheduler patches its own code in
+// every round while all CPUs run it, and vCPUs with threads of their own can go on executing what it was before (klog.Finding.Stale). A vCPU that shares a thread cannot be
+// unplugged. Other storms are better off with threads, which let CPUs meet in the middle of something.
 func oneThread(c *scenarios.Case) bool {
-	storms, unplugs := false, false
+	patches, unplugs := false, false
 	eachStep(c.Steps, func(s *scenarios.Step) {
-		storms = storms || s.Verb == scenarios.VerbStorm
+		patches = patches || s.Verb == scenarios.VerbStorm && !siblingsLeft(c, cpulist.List(s.Storm.Offline))
 		unplugs = unplugs || s.Verb == scenarios.VerbUnplug || s.Verb == scenarios.VerbReplug
 	})
-	return storms && !unplugs
+	return patches && !unplugs
+}
+
+// siblingsLeft reports whether a core keeps two threads when the CPUs are away, or has never had two.
+func siblingsLeft(c *scenarios.Case, away cpulist.List) bool {
+	if c.Shape.Threads < 2 {
+		return true
+	}
+	threads := map[int]int{}
+	for cpu := range c.Shape.CPUs() {
+		if !away.Has(cpu) && !c.Offline.Has(cpu) {
+			if threads[cpu/c.Shape.Threads]++; threads[cpu/c.Shape.Threads] == 2 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // EmulatorError tells that the guest's kernel ran into a defect of QEMU's emulation: whatever came of it says nothing about the kernel.

@@ -7,28 +7,43 @@ import (
 	"strings"
 	"testing"
 
+	"irqlab/guestagent/cpulist"
 	"irqlab/lab"
 	"irqlab/lab/qemu"
 	"irqlab/lab/qemu/klog"
 	"irqlab/scenarios"
+	"irqlab/scenarios/shape"
 )
 
 func TestOneThread(t *testing.T) {
 	step := func(verb string) scenarios.Step { return scenarios.Step{Verb: verb} }
-	storm, unplug, offline := step(scenarios.VerbStorm), step(scenarios.VerbUnplug), step(scenarios.VerbOffline)
-	beside := scenarios.Step{Verb: scenarios.VerbTogether, Together: [][]scenarios.Step{{offline}, {storm}}}
+	storm := func(cpus ...int) scenarios.Step {
+		return scenarios.Step{Verb: scenarios.VerbStorm, Storm: scenarios.Storm{Offline: cpulist.New(cpus...), Rounds: 1}}
+	}
+	list := func(steps ...scenarios.Step) []scenarios.Step { return steps }
+	two := shape.Shape{Sockets: 1, Cores: 2, Threads: 2, Nodes: 1, MemoryMiB: 512}
+	single := shape.Shape{Sockets: 1, Cores: 4, Threads: 1, Nodes: 1, MemoryMiB: 512}
 	for name, tt := range map[string]struct {
-		steps []scenarios.Step
-		want  bool
+		shape   shape.Shape
+		offline cpulist.List
+		steps   []scenarios.Step
+		want    bool
 	}{
-		"no steps":                 {nil, false},
-		"CPUs that leave once":     {[]scenarios.Step{offline}, false},
-		"a storm":                  {[]scenarios.Step{offline, storm}, true},
-		"a storm beside something": {[]scenarios.Step{beside}, true},
-		"a storm and an unplug":    {[]scenarios.Step{storm, unplug}, false},
-		"a re-plug, too":           {[]scenarios.Step{step(scenarios.VerbReplug), beside}, false},
+		"no steps":                           {two, nil, nil, false},
+		"CPUs that leave once":               {two, nil, list(scenarios.Step{Verb: scenarios.VerbOffline, CPUs: cpulist.New(1, 2, 3)}), false},
+		"a storm over all but CPU 0":         {two, nil, list(step(scenarios.VerbProbe), storm(1, 2, 3)), true},
+		"one thread of each core":            {two, nil, list(storm(1, 3)), true},
+		"a whole core":                       {two, nil, list(storm(2, 3)), false},
+		"a thread of one core":               {two, nil, list(storm(3)), false},
+		"the same, the other core is halved": {two, cpulist.New(1), list(storm(3)), true},
+		"cores of one thread":                {single, nil, list(storm(1, 2, 3)), false},
+		"beside something": {two, nil, list(scenarios.Step{Verb: scenarios.VerbTogether, Together: [][]scenarios.Step{{step(scenarios.VerbSettle)}, {storm(1, 2, 3)}}}),
+			true},
+		"the second of two storms": {two, nil, list(storm(2, 3), storm(1, 3)), true},
+		"an unplug, too":           {two, nil, list(storm(1, 2, 3), step(scenarios.VerbUnplug)), false},
+		"a re-plug, too":           {two, nil, list(step(scenarios.VerbReplug), storm(1, 2, 3)), false},
 	} {
-		if got := oneThread(&scenarios.Case{Steps: tt.steps}); got != tt.want {
+		if got := oneThread(&scenarios.Case{Shape: tt.shape, Offline: tt.offline, Steps: tt.steps}); got != tt.want {
 			t.Errorf("%s: %t, want %t", name, got, tt.want)
 		}
 	}

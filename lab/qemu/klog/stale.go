@@ -21,7 +21,7 @@ const int3 = "cc"
 // before. A CPU does not; TCG with a thread for each vCPU does, when it translates the old bytes in the moment in which they are overwritten (docs/hotplug.md, "Stale code").
 // A breakpoint that is still there is the kernel's own affair, though it may be the same defect, seen after the next patch of the place had begun.
 func (f Finding) Stale() string {
-	if f.Kind != Oops || !int3Title.MatchString(f.Title) {
+	if !int3Title.MatchString(f.Title) {
 		return ""
 	}
 	at := ""
