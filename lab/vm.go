@@ -55,6 +55,7 @@ type Config struct {
 	Neighbours  []machine.Neighbour // other devices, present from boot
 	Replugs     int                 // how often CPUs will be plugged in again (VM.PlugCPU): under TCG the guest then has more possible CPUs than present ones
 	Initramfs   *images.Initramfs   // one made before, as for a machine without a Go toolchain; nil: found in the cache or made
+	OneThread   bool                // under TCG the vCPUs take turns on one thread, as those of a large guest always do: no CPU can be unplugged then
 	Cmdline     []string            // kernel command line words to add
 	QEMU        string              // QEMU binary; "": the host's if it will do, else a fetched one
 	Cache       *images.Cache       // nil: the default one
@@ -163,6 +164,7 @@ func prepare(ctx context.Context, cfg Config) (b boot, reason string, err error)
 		Shape:      cfg.Shape,
 		Irqchip:    cfg.Irqchip,
 		Accel:      accel,
+		OneThread:  cfg.OneThread,
 		Slots:      cfg.Slots,
 		Neighbours: cfg.Neighbours,
 		Kernel:     kernel.Image,

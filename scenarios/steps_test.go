@@ -414,7 +414,11 @@ func TestCheckSteps(t *testing.T) {
 		{"lost, merged or not", func(c *result.Case) { c.Steps[7].Storm.Vectors[0] = result.StormVector{Fired: 7, Own: 2, Handled: 4} },
 			[]string{"Step 7 (storm on CPUs 3, 2 rounds, line 14): vector 0 fired 7 times, 2 of them by itself, and was handled 4 times."}},
 		{"from nowhere", func(c *result.Case) { c.Steps[7].Storm.Vectors[0] = result.StormVector{Fired: 7, Own: 2, Handled: 8} },
-			[]string{"Step 7 (storm on CPUs 3, 2 rounds, line 14): vector 0 fired 7 times and was handled 8 times."}},
+			[]string{"Step 7 (storm on CPUs 3, 2 rounds, line 14): vector 0 fired 7 times and was handled 8 times, at one moment 1 times more than it had fired: whether others were lost cannot be told " +
+				`(docs/hotplug.md, "Sent once more").`}},
+		{"from nowhere, and as many lost", func(c *result.Case) { c.Steps[7].Storm.Vectors[0] = result.StormVector{Fired: 7, Handled: 7, Ahead: 1} },
+			[]string{"Step 7 (storm on CPUs 3, 2 rounds, line 14): vector 0 fired 7 times and was handled 7 times, at one moment 1 times more than it had fired: whether others were lost cannot be told " +
+				`(docs/hotplug.md, "Sent once more").`}},
 		{"no fire, too few rounds", func(c *result.Case) { c.Steps[7].Storm.Vectors[0], c.Steps[7].Storm.Rounds = result.StormVector{}, 1 }, []string{
 			"Step 7 (storm on CPUs 3, 2 rounds, line 14): 1 rounds were done, expected 2.", "Step 7 (storm on CPUs 3, 2 rounds, line 14): vector 0 did not fire."}},
 		{"no storm", func(c *result.Case) { c.Steps[7].Storm = nil }, []string{"Step 7 (storm on CPUs 3, 2 rounds, line 14): no vector was counted."}},

@@ -115,6 +115,18 @@ func TestArgsOfOddMachines(t *testing.T) {
 			lacks:  []string{"rcu_cpu_stall_timeout", "maxcpus=1 "},
 		},
 		{
+			name:   "4 CPUs that take turns",
+			change: func(m *Machine) { m.OneThread = true },
+			has: []string{"-machine q35,sata=off,smbus=off,usb=off,i8042=off,vmport=off,smm=off", "-accel tcg,thread=single", "-smp cpus=4,maxcpus=4,sockets=1,cores=2,threads=2",
+				"-append " + many + " maxcpus=1 irqlab.online loglevel=5"},
+		},
+		{
+			name:   "KVM has no thread to share",
+			change: func(m *Machine) { m.OneThread, m.Accel = true, KVM },
+			has:    []string{"-accel kvm"},
+			lacks:  []string{"smm=off", "maxcpus=1 "},
+		},
+		{
 			name:   "128 CPUs",
 			change: func(m *Machine) { m.Shape = sh(2, 32, 2, 2, 2048) },
 			has:    []string{"-machine q35,sata=off,smbus=off,usb=off,i8042=off,vmport=off,smm=off", "-accel tcg,thread=single", "-numa node,nodeid=1,cpus=64-127,memdev=ram1", "-append " + many + " maxcpus=1 irqlab.online loglevel=5"},
@@ -357,6 +369,7 @@ func TestCheckHotplug(t *testing.T) {
 		"only CPU":      {change: func(m *Machine) { m.Shape = one }, cpu: 0, unplug: "only CPU", replug: "only CPU"},
 		"no such CPU":   {change: func(m *Machine) { m.SpareSockets = 1 }, cpu: 4, unplug: "CPU 4: the machine has CPUs 0 to 3", replug: "CPU 4", replugs: 4},
 		"below 0":       {cpu: -1, unplug: "CPU -1", replug: "CPU -1"},
+		"asked for":     {change: func(m *Machine) { m.OneThread = true }, cpu: 3, unplug: "CPU 3: the vCPUs share one TCG thread, as was asked for", replug: "as was asked for"},
 		"shared thread": {change: func(m *Machine) { m.Shape = shared }, cpu: 3, unplug: "CPU 3: 17 vCPUs share one TCG thread", replug: "share one TCG thread"},
 		"KVM, many":     {change: func(m *Machine) { m.Shape, m.Accel = shared, KVM }, cpu: 3, replugs: math.MaxInt},
 	} {

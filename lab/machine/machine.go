@@ -83,6 +83,7 @@ type Machine struct {
 	SpareSockets int     // sockets that are empty at boot; under TCG every re-plug of a CPU uses up one CPU of this headroom
 	Distances    [][]int // node distances by source and destination; nil: 10 to itself, 20 to any other
 	Accel        Accel
+	OneThread    bool // under TCG all vCPUs take turns on one host thread, as those of a large guest always do (docs/hotplug.md, "Stale code")
 	Irqchip      Irqchip
 	Slots        []Slot
 	Neighbours   []Neighbour
@@ -267,8 +268,10 @@ func (m Machine) NodeMemory() []int64 {
 	return sizes
 }
 
-// Threaded reports whether every vCPU has a host thread of its own. TCG shares one thread between all vCPUs of a large guest.
-func (m Machine) Threaded() bool { return m.Accel == KVM || m.Shape.CPUs() <= maxThreaded }
+// Threaded reports whether every vCPU has a host thread of its own. TCG shares one thread between all vCPUs of a large guest, and of one that asks for it.
+func (m Machine) Threaded() bool {
+	return m.Accel == KVM || !m.OneThread && m.Shape.CPUs() <= maxThreaded
+}
 
 // HotplugError tells why a CPU cannot be unplugged or plugged in, found before QEMU was asked.
 type HotplugError struct {
@@ -292,6 +295,8 @@ func (m Machine) CheckUnplug(cpu int) error {
 		return hotplugErrorf(cpu, "the machine's only CPU cannot be unplugged")
 	case cpu == 0:
 		return hotplugErrorf(cpu, "no x86 kernel lets the boot CPU go: unplug one of 1 to %d", last)
+	case !m.Threaded() && last < maxThreaded:
+		return hotplugErrorf(cpu, "the vCPUs share one TCG thread, as was asked for, and QEMU aborts when such a vCPU is unplugged: use KVM, or take the CPU offline in the guest")
 	case !m.Threaded():
 		return hotplugErrorf(cpu, "%d vCPUs share one TCG thread, and QEMU aborts when such a vCPU is unplugged: use at most %d vCPUs, or KVM, or take the CPU offline in the guest",
 			last+1, maxThreaded)

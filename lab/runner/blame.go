@@ -65,6 +65,7 @@ var blameTable []blameRule
 func init() {
 	blameTable = []blameRule{
 		always[*PanicError](labs),
+		always[*EmulatorError](labs),
 		always[*setupError](labs),
 		always[*images.BusyError](labs),
 		always[*qemu.NotStartedError](labs),

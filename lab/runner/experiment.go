@@ -20,6 +20,7 @@ import (
 	"irqlab/lab/guestlog"
 	"irqlab/lab/machine"
 	"irqlab/lab/qemu"
+	"irqlab/lab/qemu/klog"
 	"irqlab/scenarios"
 	"irqlab/scenarios/result"
 )
@@ -205,19 +206,20 @@ func (e *experiment) open(ctx context.Context) error {
 // config describes the case's VM, but for where its console goes.
 func (e *experiment) config() lab.Config {
 	cfg := lab.Config{
-		Progress: e.opts.Progress,
-		Name:     vmName(e.c),
-		Shape:    e.c.Shape,
-		Kernel:   e.c.Kernel,
-		Irqchip:  machine.Irqchip(e.c.Irqchip),
-		Accel:    e.opts.Accel,
-		Start:    e.opts.Start,
-		QEMU:     e.opts.QEMU,
-		Cache:    e.opts.Cache,
-		Cmdline:  e.opts.Cmdline,
-		Keep:     e.opts.Keep,
-		Replugs:  max(e.replugs, replugs(e.c.Steps)),
-		Slots:    []machine.Slot{{ID: lab.FunctionSlot, Node: e.c.DeviceNode}},
+		Progress:  e.opts.Progress,
+		Name:      vmName(e.c),
+		Shape:     e.c.Shape,
+		Kernel:    e.c.Kernel,
+		Irqchip:   machine.Irqchip(e.c.Irqchip),
+		Accel:     e.opts.Accel,
+		Start:     e.opts.Start,
+		QEMU:      e.opts.QEMU,
+		Cache:     e.opts.Cache,
+		Cmdline:   e.opts.Cmdline,
+		Keep:      e.opts.Keep,
+		Replugs:   max(e.replugs, replugs(e.c.Steps)),
+		OneThread: oneThread(e.c),
+		Slots:     []machine.Slot{{ID: lab.FunctionSlot, Node: e.c.DeviceNode}},
 	}
 	if len(e.c.Offline) == 0 {
 		cfg.Functions = e.functions()
@@ -356,14 +358,12 @@ func (e *experiment) explain(ctx context.Context, err error) error {
 // finish reads the log, ends the VM, keeps the artifacts and judges.
 func (e *experiment) finish(ctx context.Context, err error) {
 	ended := time.Now()
+	var findings []klog.Finding
 	now := conditions{handled: !errors.As(err, new(*lab.LostError))}
 	if e.vm != nil {
-		findings := e.vm.Console().Scan()
+		findings = e.vm.Console().Scan()
 		if err == nil {
 			findings, err = e.kernelLog(ctx)
-		}
-		for _, f := range findings {
-			e.out.KernelLog.Warnings = append(e.out.KernelLog.Warnings, f.Text)
 		}
 		e.askGuest(ctx)
 		now.stood = e.vm.Process().Standstill()
@@ -377,10 +377,12 @@ func (e *experiment) finish(ctx context.Context, err error) {
 	}
 	var boot *qemu.BootError
 	if errors.As(err, &boot) {
-		for _, f := range boot.Trouble {
-			e.out.KernelLog.Warnings = append(e.out.KernelLog.Warnings, f.Text)
-		}
+		findings = append(findings, boot.Trouble...)
 	}
+	for _, f := range findings {
+		e.out.KernelLog.Warnings = append(e.out.KernelLog.Warnings, f.Text)
+	}
+	err = emulatorFault(e.opts.Accel, findings, err)
 	var unmet []string
 	if err == nil {
 		unmet = append(e.c.Expect.Check(e.out), e.left...)

@@ -140,7 +140,7 @@ func tasks(ctx context.Context, cases []scenarios.Case, o Options, accel machine
 		if skip(i) {
 			continue
 		}
-		threaded := machine.Machine{Accel: accel, Shape: c.Shape}.Threaded()
+		threaded := machine.Machine{Accel: accel, Shape: c.Shape, OneThread: oneThread(c)}.Threaded()
 		t := task{made: true, boots: needOf(c.Shape, true, threaded), fork: needOf(c.Shape, false, threaded)}
 		e := &experiment{opts: o, c: c}
 		var err error

@@ -26,6 +26,7 @@ type volley struct {
 	fired   map[int]uint64 // by the device, by vector, when the volley began
 	rounds  uint64         // done
 	above   map[int]uint64 // handled so far, by IRQ
+	ahead   map[int]uint64 // by vector: result.StormVector.Ahead
 }
 
 // quietTries is how often a volley looks for a moment in which nothing fires.
@@ -33,7 +34,7 @@ const quietTries = 10
 
 // volley begins one, in a moment when everything that has fired is handled: what the device had signalled by itself just before would be counted on one side only.
 func (s *stepper) volley(ctx context.Context, vectors []agentapi.Vector) (*volley, error) {
-	v := &volley{s: s, vectors: vectors}
+	v := &volley{s: s, vectors: vectors, ahead: map[int]uint64{}}
 	for range quietTries {
 		fired := s.firedBy(vectors)
 		seen, err := s.vm.Agent.Observe(ctx, vectors)
@@ -75,7 +76,16 @@ func (v *volley) round(ctx context.Context) error {
 	}
 	v.above = seen
 	v.rounds++
+	v.compare(seen)
 	return nil
+}
+
+// compare takes note of the vectors of which more has been handled than fired: totals is what the guest has counted, by IRQ, read before this.
+func (v *volley) compare(totals map[int]uint64) {
+	fired := v.s.firedBy(v.vectors)
+	for _, was := range v.before.Vectors {
+		v.ahead[was.Index] = max(v.ahead[was.Index], result.Ahead(fired[was.Index]-v.fired[was.Index], totals[was.IRQ]-was.State.Total))
+	}
 }
 
 // count compares, vector by vector, what the device has fired since the volley began with what the guest has handled.
@@ -84,12 +94,13 @@ func (v *volley) count(ctx context.Context) ([]result.StormVector, error) {
 	if err != nil {
 		return nil, err
 	}
+	v.compare(after.Totals())
 	fired := v.s.firedBy(v.vectors)
 	var counts []result.StormVector
 	for _, now := range after.Vectors {
 		was, _ := v.before.Of(now.Index)
 		n := fired[now.Index] - v.fired[now.Index]
-		counts = append(counts, result.StormVector{Index: now.Index, Fired: n, Own: n - v.rounds, Handled: now.State.Total - was.State.Total})
+		counts = append(counts, result.StormVector{Index: now.Index, Fired: n, Own: n - v.rounds, Handled: now.State.Total - was.State.Total, Ahead: v.ahead[now.Index]})
 	}
 	return counts, nil
 }

@@ -125,3 +125,22 @@ func TestFind(t *testing.T) {
 		t.Error("found a label that is not there")
 	}
 }
+
+func TestStormCounts(t *testing.T) {
+	for name, tt := range map[string]struct {
+		v           StormVector
+		lost, ahead uint64
+	}{
+		"even":                       {StormVector{Fired: 7, Handled: 7}, 0, 0},
+		"nothing":                    {StormVector{}, 0, 0},
+		"one lost":                   {StormVector{Fired: 7, Handled: 6}, 1, 0},
+		"one too many":               {StormVector{Fired: 7, Handled: 8}, 0, 1},
+		"two may have merged":        {StormVector{Fired: 7, Handled: 5, Own: 2}, 0, 0},
+		"more are missing than that": {StormVector{Fired: 7, Handled: 4, Own: 2}, 1, 0},
+		"too many, own or not":       {StormVector{Fired: 7, Handled: 10, Own: 2}, 0, 3},
+	} {
+		if lost, ahead := tt.v.Lost(), Ahead(tt.v.Fired, tt.v.Handled); lost != tt.lost || ahead != tt.ahead {
+			t.Errorf("%s: %d lost, %d ahead, want %d, %d", name, lost, ahead, tt.lost, tt.ahead)
+		}
+	}
+}

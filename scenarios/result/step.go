@@ -54,10 +54,15 @@ type StormVector struct {
 	// Own are those of Fired that the device signalled by itself, as it does when the driver talks to it. The lab cannot hold them back until the one before is handled,
 	// and two signals that are pending at once are one interrupt: so many may be missing from Handled.
 	Own uint64 `json:"own,omitempty"`
+	// Ahead is by how many Handled was ahead of Fired at the worst moment. At the end a lost interrupt may have made up for one that was handled and never fired; here it cannot.
+	Ahead uint64 `json:"ahead,omitempty"`
 }
 
 // Lost is how many interrupts are missing from Handled for certain.
 func (v StormVector) Lost() uint64 { return max(v.Fired, v.Handled+v.Own) - v.Handled - v.Own }
+
+// Ahead is by how many the handled interrupts exceed the fired ones.
+func Ahead(fired, handled uint64) uint64 { return max(fired, handled) - fired }
 
 // Rule is a hold or a fault, and what became of it.
 type Rule struct {
