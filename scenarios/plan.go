@@ -382,6 +382,7 @@ func (c *Case) drop(flag string, aspects ...aspect) {
 	if len(dropped) == 0 {
 		return
 	}
+	c.taken = true
 	words := make([]string, len(dropped))
 	for i, a := range dropped {
 		words[i] = string(a)

@@ -54,7 +54,11 @@ type Case struct {
 	line  string      // which of the alternatives that overrides made it stands for
 	doing string      // what the steps do, for Setup
 	bound bool        // to its kernel: it tells what no other need do
+	taken bool        // a flag has taken away part of what it expects
 }
+
+// Judges reports whether the case is held to all that the scenario expects of it, and that is something: else it is only observed, even if nothing goes wrong.
+func (c *Case) Judges() bool { return !c.taken && c.Expect.states() }
 
 // Online are the CPUs the function's driver sees.
 func (c *Case) Online() cpulist.List {

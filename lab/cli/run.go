@@ -245,7 +245,7 @@ node, are left out, and named. Driver mana has no strategy: with --driver vfio -
 Cases run side by side as far as --jobs goes, forks of one machine's snapshot together; results come in the order of the cases. An interrupted run shows what has ended
 and says how many cases did not; --out's results.json is kept up to date while the run goes on.
 
-Exit status: 0 every case passed or expected nothing; 1 a case failed: the kernel or driver did not do what was expected; 2 bad usage or input file;
+Exit status: 0 every case passed, or was observed: it expects nothing, or a flag took away what it expects; 1 a case failed: the kernel or driver did not do what was expected; 2 bad usage or input file;
 125 the lab could not tell (and if both happen); 130 interrupted. ` + "`git bisect run`" + ` skips a commit on 125.`,
 		Example: `  irqlab run
   irqlab run low-vcpu --strategy linear --strategy unset --format json
@@ -470,7 +470,7 @@ func follow(p *progress, s Streams, verbose bool) func(runner.Status) {
 		p.overall(fmt.Sprintf("case %d of %d%s", min(st.Ended+1, st.Total), st.Total, left(st.Left)))
 		name := st.Case.Scenario + "/" + st.Case.Name
 		if st.Done != nil {
-			if verbose || st.Done.Outcome != result.Pass {
+			if verbose || st.Done.Outcome == result.Fail || st.Done.Outcome == result.Error {
 				p.result(s.Err, "%s: %s after %.1f s", name, st.Done.Outcome, st.Done.Seconds.Total)
 			}
 			return

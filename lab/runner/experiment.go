@@ -368,9 +368,13 @@ func (e *experiment) finish(ctx context.Context, err error) {
 	switch {
 	case err == nil:
 		e.out.Reasons = append(e.c.Expect.Check(e.out), e.left...)
-		e.out.Outcome = result.Pass
-		if len(e.out.Reasons) > 0 {
+		switch {
+		case len(e.out.Reasons) > 0:
 			e.out.Outcome = result.Fail
+		case e.c.Judges():
+			e.out.Outcome = result.Pass
+		default:
+			e.out.Outcome = result.Observed
 		}
 	default:
 		e.out.Reasons = []string{err.Error()}

@@ -19,9 +19,10 @@ type Outcome string
 
 // The outcomes.
 const (
-	Pass  Outcome = "pass"
-	Fail  Outcome = "fail"  // the kernel or driver did not do what was expected, or crashed
-	Error Outcome = "error" // the lab itself could not tell
+	Pass     Outcome = "pass"
+	Observed Outcome = "observed" // nothing went wrong, but nothing, or not all that the scenario expects, was expected
+	Fail     Outcome = "fail"     // the kernel or driver did not do what was expected, or crashed
+	Error    Outcome = "error"    // the lab itself could not tell
 )
 
 // Roles of a vector.
@@ -33,10 +34,12 @@ const (
 
 // Report is one run of irqlab.
 type Report struct {
-	Schema int    `json:"schema"`
-	Host   Host   `json:"host"`
-	Cases  []Case `json:"cases"`
-	NotRun int    `json:"not_run,omitempty"` // cases that had not ended when the run was interrupted, or when this was written
+	Schema  int     `json:"schema"`
+	IRQLab  string  `json:"irqlab,omitempty"` // the version that made it
+	Host    Host    `json:"host"`
+	Seconds float64 `json:"seconds,omitempty"` // elapsed until the last case had ended, fetching not included
+	Cases   []Case  `json:"cases"`
+	NotRun  int     `json:"not_run,omitempty"` // cases that had not ended when the run was interrupted, or when this was written
 }
 
 // Host is the machine the lab ran on.
