@@ -55,10 +55,11 @@ type Case struct {
 	doing string      // what the steps do, for Setup
 	bound bool        // to its kernel: it tells what no other need do
 	taken bool        // a flag has taken away part of what it expects
+	given bool        // the command line has said what to expect
 }
 
 // Judges reports whether the case is held to all that the scenario expects of it, and that is something: else it is only observed, even if nothing goes wrong.
-func (c *Case) Judges() bool { return !c.taken && c.Expect.states() }
+func (c *Case) Judges() bool { return c.given || !c.taken && c.Expect.states() }
 
 // Online are the CPUs the function's driver sees.
 func (c *Case) Online() cpulist.List {

@@ -32,7 +32,8 @@ import (
 type scenarioFlags struct {
 	kernels, shapes, strategies, drivers, vectors, deviceNodes, irqchips, pressures, offlines []string
 
-	cases []string // to be run, of those there are then
+	cases  []string // to be run, of those there are then
+	expect []string // beside what the scenario says
 }
 
 func (f *scenarioFlags) register(fs *pflag.FlagSet) {
@@ -62,6 +63,9 @@ func (f *scenarioFlags) overrides() (o scenarios.Overrides, err error) {
 	}
 	if o.Pressures, err = scenarios.ParseProfiles(f.pressures); err != nil {
 		return o, fmt.Errorf("--pressure: %w", err)
+	}
+	if o.Expect, err = parseAll("expect", f.expect, scenarios.ParseExpectation); err != nil {
+		return o, err
 	}
 	o.Offlines, err = parseAll("offline", f.offlines, cpulist.Parse)
 	return o, err
@@ -305,6 +309,7 @@ Exit status: 0 every case passed, or was observed: it expects nothing, or a flag
 	sf.register(cmd.Flags())
 	rf.register(cmd.Flags())
 	cmd.Flags().StringArrayVar(&sf.cases, "case", nil, "run this case of the scenario (`NAME`) only, and what flags and lists make of it; may be repeated")
+	cmd.Flags().StringArrayVar(&sf.expect, "expect", nil, "expect this, too, of every case, as a scenario's expect would (`KEY=VALUE`): clustered=false, queues-within=0-1, log=any; may be repeated")
 	cmd.Flags().BoolVar(&rf.timeline, "timeline", false, "show each case's timeline after the table; --out keeps them, for irqlab timeline --html")
 	return cmd
 }

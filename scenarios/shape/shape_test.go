@@ -21,9 +21,21 @@ func TestParseShape(t *testing.T) {
 		{in: "cores=5,threads=1,nodes=2", want: Shape{1, 5, 1, 2, 512}},   // uneven
 		{in: "cores=3,nodes=2,memory=513M", want: Shape{1, 3, 2, 2, 513}}, // uneven memory, too
 		{in: "cores=144,memory=1G", want: Shape{1, 144, 2, 1, 1024}},      // the largest
+		{in: "cpus=6", want: Shape{1, 3, 2, 1, 512}},
+		{in: "cpus=3", want: Shape{1, 3, 1, 1, 512}},
+		{in: "cpus=8,sockets=2,nodes=2", want: Shape{2, 2, 2, 2, 512}},
+		{in: "cpus=6,sockets=2", want: Shape{2, 3, 1, 1, 512}},
+		{in: "threads=1,cpus=6", want: Shape{1, 6, 1, 1, 512}},
+		{in: "cores=6,cpus=6", want: Shape{1, 6, 1, 1, 512}},
+		{in: "cores=2,threads=2,cpus=4", want: Default()},
+		{in: "cpus=7,threads=2", err: "cpus=7 does not come out with whole cores; 1 sockets x 3 cores x 2 threads are 6 CPUs"},
+		{in: "cpus=6,cores=4", err: "cpus=6 does not come out with whole cores; 1 sockets x 4 cores x 1 threads are 4 CPUs"},
+		{in: "cpus=5,cores=2,threads=2", err: "cpus=5 does not come out"},
+		{in: "cpus=2147483647", err: "cores=2147483647 is impossible"},
+		{in: "cpus=0", err: `cpus: "0" is not`},
 		{in: "", err: `"" is not KEY=VALUE`},
-		{in: "cores", err: `"cores" is not KEY=VALUE; allowed: sockets, cores, threads, nodes, memory`},
-		{in: "core=2", err: `unknown key "core"; allowed: sockets, cores, threads, nodes, memory; did you mean "cores"?`},
+		{in: "cores", err: `"cores" is not KEY=VALUE; allowed: sockets, cores, threads, nodes, memory, cpus`},
+		{in: "core=2", err: `unknown key "core"; allowed: sockets, cores, threads, nodes, memory, cpus; did you mean "cores"?`},
 		{in: "cores=2,cores=2", err: "cores is given twice"},
 		{in: "cores=0", err: `cores: "0" is not a number of 1 or more`},
 		{in: "cores=-1", err: `cores: "-1" is not`},
