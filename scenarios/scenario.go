@@ -47,6 +47,7 @@ type Case struct {
 	Expect     Expect
 	Known      []Known  // failures that are known
 	Notes      []string // what an override did to this case
+	Command    string   // that runs it by itself; "": not known
 
 	count VectorCount // what Vectors follows
 	key   string      // of the case in the file, "" for one that only the defaults make

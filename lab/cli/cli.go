@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"irqlab/images"
+	"irqlab/lab"
 	"irqlab/scenarios/nearest"
 )
 
@@ -160,6 +161,7 @@ A shell or command in a VM (shell, ssh) ends with its own.`,
   irqlab run low-vcpu --strategy linear --format json
   irqlab run vector-boundary --kernel ~/linux       # a kernel build tree
   irqlab doctor                                     # can this machine do it?`,
+		Version:                    lab.Version(),
 		SilenceErrors:              true,
 		SilenceUsage:               true,
 		SuggestionsMinimumDistance: 2,

@@ -15,6 +15,7 @@ import (
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"mvdan.cc/sh/v3/syntax"
 
 	"irqlab/guestagent/cpulist"
 	"irqlab/guestagent/strategy"
@@ -47,6 +48,26 @@ func (f *scenarioFlags) register(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.pressures, "pressure", nil, "other devices' interrupts (`SPEC`): nvme:queues=4, virtio-blk:queues=2,node=1,\nvectors:before=queues,cpu0=12,cpu1-3=8, or none. Several are one profile;\n"+
 		"NAME=SPEC makes an alternative of each name: --pressure quiet=none --pressure busy=nvme:queues=4")
 	fs.StringArrayVar(&f.offlines, "offline", nil, "CPUs (`LIST`, e.g. 2-3) taken offline before the vectors are spread; \"\" for none")
+}
+
+// command is what runs one case of a scenario again.
+func (f *scenarioFlags) command(scenario, name string) string {
+	words := []string{"irqlab", "run", scenario, "--case", name}
+	for _, flag := range []struct {
+		name   string
+		values []string
+	}{{"kernel", f.kernels}, {"shape", f.shapes}, {"strategy", f.strategies}, {"driver", f.drivers}, {"vectors", f.vectors}, {"device-node", f.deviceNodes}, {"irqchip", f.irqchips},
+		{"pressure", f.pressures}, {"offline", f.offlines}, {"expect", f.expect}} {
+		for _, v := range flag.values {
+			words = append(words, "--"+flag.name, v)
+		}
+	}
+	for i, w := range words {
+		if q, err := syntax.Quote(w, syntax.LangPOSIX); err == nil {
+			words[i] = q
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // overrides turns the flags that were given into Overrides.
@@ -132,7 +153,7 @@ func (f *runFlags) register(fs *pflag.FlagSet) {
 	fs.IntVar(&f.jobs, "jobs", 0, fmt.Sprintf("VMs at a time (`N`); 0: what this machine's cores and memory allow, now %d of the default shape", runner.DefaultJobs(shape.Default())))
 	fs.DurationVar(&f.timeout, "timeout", 0, "how long the start of a case, and its run, may each take before its guest counts as hung; 0: 2m and 5s for each CPU")
 	fs.StringVar(&f.format, "format", "table", "`table` or json")
-	fs.StringVar(&f.out, "out", "", "new or empty `directory` for results, consoles and traces")
+	fs.StringVar(&f.out, "out", "", "new or empty `directory` for results (JSON, text, Markdown), consoles, traces and timelines")
 	fs.BoolVarP(&f.verbose, "verbose", "v", false, "tell every step of every case on standard error")
 }
 
@@ -193,8 +214,18 @@ func (f *runFlags) run(ctx context.Context, cases []scenarios.Case, s Streams) (
 	case f.out == "":
 		return rep, err
 	}
-	if werr := results.write(rep); werr != nil {
+	werr := results.write(rep)
+	for _, file := range []struct {
+		name   string
+		render func(io.Writer, result.Report) error
+	}{{tableFile, report.Table}, {markdownFile, report.Markdown}} {
+		werr = errors.Join(werr, replaceFile(filepath.Join(f.out, file.name), func(w io.Writer) error { return file.render(w, rep) }))
+	}
+	if werr != nil {
 		return rep, &exitError{ExitError, fmt.Errorf("--out: %w", werr)}
+	}
+	if !f.passing {
+		fmt.Fprintf(s.Err, "irqlab: %s holds %s, %s, %s, and each case's console, trace and timeline\n", f.out, resultsFile, tableFile, markdownFile)
 	}
 	return rep, err
 }
@@ -219,12 +250,17 @@ const partialShare = 20
 
 // write replaces the file by one with these results.
 func (w *resultsWriter) write(rep result.Report) error {
-	file, err := renameio.NewPendingFile(w.path, renameio.WithPermissions(0o666))
+	return replaceFile(w.path, func(f io.Writer) error { return report.JSON(f, rep) })
+}
+
+// replaceFile writes a file that appears whole or not at all.
+func replaceFile(path string, write func(io.Writer) error) error {
+	file, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o666))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = file.Cleanup() }()
-	if err := report.JSON(file, rep); err != nil {
+	if err := write(file); err != nil {
 		return err
 	}
 	return file.CloseAtomicallyReplace()
@@ -384,6 +420,9 @@ func (f *scenarioFlags) plan(names []string, s Streams) ([]scenarios.Case, error
 		for _, n := range notes {
 			fmt.Fprintf(s.Err, "irqlab: %s: %s\n", sc.Name, n)
 		}
+		for i := range more {
+			more[i].Command = f.command(name, more[i].Name)
+		}
 		cases = append(cases, more...)
 	}
 	if cases, err = selected(cases, f.cases); err != nil {
@@ -439,8 +478,12 @@ func load(name string) (*scenarios.Scenario, error) {
 	return scenarios.Load(name, data)
 }
 
-// resultsFile is the run's JSON result in --out; its presence marks a directory as used.
-const resultsFile = "results.json"
+// What a run leaves in --out, beside a directory for each case.
+const (
+	resultsFile  = "results.json" // its presence marks a directory as used
+	tableFile    = "results.txt"
+	markdownFile = "results.md"
+)
 
 // claim makes --out's directory this run's own.
 func claim(out string) (release func(), err error) {

@@ -71,6 +71,11 @@ func groups(cases []result.Case) [][]result.Case {
 // summary is one line per case.
 func (p *page) summary(cases []result.Case) {
 	p.linef("%s: effective CPU of the HWC vector; of each queue vector", Clean(cases[0].Scenario))
+	p.table(p.summaryTable(cases), "")
+	p.linef("")
+}
+
+func (p *page) summaryTable(cases []result.Case) table.Writer {
 	t := newTable("case", "outcome", "HWC; queues", "clustered", "idle", "kernel", "seconds")
 	t.SetColumnConfigs([]table.ColumnConfig{
 		{Name: "HWC; queues", WidthMax: maxListWidth, WidthMaxEnforcer: text.WrapSoft},
@@ -83,8 +88,7 @@ func (p *page) summary(cases []result.Case) {
 		}
 		t.AppendRow(row)
 	}
-	p.table(t, "")
-	p.linef("")
+	return t
 }
 
 // matrix sets cases named row/column against each other, such as strategies against pressure, when the names fill a rectangle.
@@ -177,7 +181,7 @@ func (p *page) caseInFull(c *result.Case) {
 			p.bullet("  | ", w)
 		}
 	}
-	for _, a := range []struct{ what, path string }{{"console", c.Artifacts.Console}, {"trace", c.Artifacts.Trace}} {
+	for _, a := range []struct{ what, path string }{{"console", c.Artifacts.Console}, {"trace", c.Artifacts.Trace}, {"timeline", c.Artifacts.Timeline}, {"again", c.Command}} {
 		if a.path != "" {
 			p.linef("  %s: %s", a.what, Clean(a.path))
 		}

@@ -52,7 +52,7 @@ type experiment struct {
 
 func newResult(c *scenarios.Case) result.Case {
 	r := result.Case{
-		Scenario: c.Scenario, Name: c.Name, Notes: c.Notes,
+		Scenario: c.Scenario, Name: c.Name, Command: c.Command, Notes: c.Notes,
 		KernelSpec: c.Kernel, Driver: c.Driver, Strategy: c.Strategy, Irqchip: c.Irqchip, Shape: c.Shape,
 		Vectors: c.Vectors, Pressure: c.Pressure.Strings(), Start: lab.StartCold,
 	}

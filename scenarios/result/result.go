@@ -55,9 +55,10 @@ type Case struct {
 	Scenario string   `json:"scenario"`
 	Name     string   `json:"case"`
 	Outcome  Outcome  `json:"outcome"`
-	Reasons  []string `json:"reasons"`         // why not pass, one sentence each
-	Known    string   `json:"known,omitempty"` // of a fail that is known on this kernel: why, and where it is told of
-	Notes    []string `json:"notes,omitempty"` // what a reader must know to judge the outcome, e.g. dropped expectations
+	Reasons  []string `json:"reasons"`           // why not pass, one sentence each
+	Known    string   `json:"known,omitempty"`   // of a fail that is known on this kernel: why, and where it is told of
+	Command  string   `json:"command,omitempty"` // that runs it again
+	Notes    []string `json:"notes,omitempty"`   // what a reader must know to judge the outcome, e.g. dropped expectations
 
 	Kernel     string      `json:"kernel"`                // the release the guest reports
 	KernelSpec string      `json:"kernel_spec,omitempty"` // what was asked for
