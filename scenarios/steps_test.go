@@ -20,7 +20,7 @@ const (
 )
 
 // allVerbs is what an unknown one could have been.
-const allVerbs = "probe, up, down, set-channels, load, unload, bind, unbind, vectors, hold, release, delay, drop, duplicate, " +
+const allVerbs = "probe, up, down, set-channels, load, unload, bind, unbind, vectors, hold, release, end, delay, drop, duplicate, " +
 	"status, alter, add-interrupt, post, reset-service, reset, offline, online, unplug, replug, fire, settle, observe, storm, expect, wait-for, together, sleep"
 
 func TestStepErrors(t *testing.T) {
@@ -164,6 +164,11 @@ func TestStepErrors(t *testing.T) {
 		{"unload waits for itself", manaHead, "  - probe\n  - hold: {at: smc:destroy, as: a}\n  - unload\n  - release: a\n", []string{
 			`f.yaml:8:5: steps.2: unload would wait for ever: it comes to smc:destroy, where "a" holds the device, and that is released only after this; put what releases it beside it, in together`}},
 
+		{"end of what is not there, and before it is", manaHead, "  - end: a\n  - end: b\n  - drop: {at: vector:1, as: b}\n", []string{
+			`f.yaml:6:5: steps.0: no hold or fault is called "a"; there are: b; did you mean "b"?`,
+			`f.yaml:7:5: steps.1: "b" is ended before it is armed, which is in line 8`}},
+		{"an origin that there is not", manaHead, "  - drop: {at: vector:1, from: guest}\n  - drop: {at: request:any, from: lab}\n", []string{
+			`f.yaml:6:32: steps.0.drop.from: unknown origin "guest"; allowed: device, lab`}},
 		{"expect before observe", manaHead, "  - probe\n  - expect: {hwc: 0}\n", []string{
 			`f.yaml:7:5: steps.1: nothing has been observed yet; put an observe: LABEL before it`}},
 		{"expected CPUs", manaHead, "  - probe\n  - observe: a\n  - expect: {hwc: 9, queues: [0, 1, 2, 3, 4]}\n", []string{
