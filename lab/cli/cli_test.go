@@ -286,7 +286,7 @@ func TestJSONOfNothing(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &rep); err != nil {
 		t.Fatalf("status %d, stdout %q: %v", status, out, err)
 	}
-	if status != ExitError || !strings.Contains(msg, "/no/such/qemu") || rep.Schema != 1 || len(rep.Cases) != 3 {
+	if status != ExitError || !strings.Contains(msg, "/no/such/qemu") || rep.Schema != result.Schema || len(rep.Cases) != 3 {
 		t.Errorf("status %d, stderr %q, %+v", status, msg, rep)
 	}
 	for _, c := range rep.Cases {

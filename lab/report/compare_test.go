@@ -24,7 +24,7 @@ func fix() (before, after result.Report) {
 		}
 	}
 	host := result.Host{QEMU: "11.1.3", Accel: "tcg", CPUs: 2}
-	return result.Report{Schema: 1, Host: host, Cases: []result.Case{a}}, result.Report{Schema: 1, Host: host, Cases: []result.Case{b}}
+	return result.Report{Schema: result.Schema, Host: host, Cases: []result.Case{a}}, result.Report{Schema: result.Schema, Host: host, Cases: []result.Case{b}}
 }
 
 // uneven is a pair of which one kernel's driver has a vector less, another that fails, and one that did not run.

@@ -134,7 +134,7 @@ func TestTable(t *testing.T) {
 		{"alternatives.txt", alternatives(), false},
 		{"large.txt", large(), false},
 		{"steps.txt", steps(), false},
-		{"empty.txt", result.Report{Schema: 1}, false},
+		{"empty.txt", result.Report{Schema: result.Schema}, false},
 	} {
 		t.Run(tc.golden, func(t *testing.T) {
 			var got bytes.Buffer
