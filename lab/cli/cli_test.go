@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"irqlab/scenarios"
+	"irqlab/scenarios/result"
 )
 
 // irqlab runs the command and returns its exit status and streams.
