@@ -32,6 +32,15 @@ type Expect struct {
 	steps []Step // of the case, with what they expect where they stand
 }
 
+// states reports whether anything is expected, beside the rules that always hold.
+func (e Expect) states() bool {
+	stated := e.Branch != nil || e.Log != nil || e.Settled != nil && !e.Settled.empty()
+	for s := range allSteps(e.steps) {
+		stated = stated || s.Refused != "" || s.Expect != nil || s.Verb == VerbStorm || s.Verb == VerbWaitFor
+	}
+	return stated
+}
+
 // Observed is what one observation must show. CPUs are in the kernel's list format throughout.
 type Observed struct {
 	Online        *cpulist.List  `json:"online,omitempty" jsonschema_description:"online CPUs"`

@@ -3,6 +3,7 @@ package scenarios
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -200,6 +201,8 @@ func (w *walk) step(s *Step, beside [][]Step) {
 		}
 	case VerbRelease:
 		w.release(s, beside)
+	case VerbEnd:
+		w.end(s, beside)
 	case VerbOffline, VerbOnline, VerbUnplug, VerbReplug:
 		w.cpus(s, s.CPUs)
 	case VerbStorm:
@@ -253,6 +256,25 @@ func (w *walk) release(s *Step, beside [][]Step) {
 	case !h.armed && !armsIn(beside, s.Release):
 		w.say(s, "%q is released before it is armed, which is in line %d", s.Release, h.step.Line)
 	}
+	w.let(h)
+}
+
+// end takes a rule out of force.
+func (w *walk) end(s *Step, beside [][]Step) {
+	switch arm := w.rules[s.End]; {
+	case s.Refused != "":
+	case arm == nil:
+		names := slices.Sorted(maps.Keys(w.rules))
+		w.say(s, "no hold or fault is called %q; there are: %s%s", s.End, orNone(names), nearest.Hint(s.End, names))
+	case arm.Line > s.Line:
+		w.say(s, "%q is ended before it is armed, which is in line %d", s.End, arm.Line)
+	case holdName(arm) != "":
+		w.let(w.holds[s.End])
+	}
+}
+
+// let is what becomes of a hold that ends.
+func (w *walk) let(h *hold) {
 	h.releases++
 	h.stalls = nil
 	w.armed = slices.DeleteFunc(w.armed, func(a *hold) bool { return a == h })
@@ -270,7 +292,9 @@ func armsIn(branches [][]Step, name string) bool {
 }
 
 func releasesIn(branches [][]Step, name string) bool {
-	return anyStep(branches, func(s *Step) bool { return s.Verb == VerbRelease && s.Release == name })
+	return anyStep(branches, func(s *Step) bool {
+		return s.Verb == VerbRelease && s.Release == name || s.Verb == VerbEnd && s.End == name
+	})
 }
 
 func anyStep(branches [][]Step, is func(*Step) bool) bool {

@@ -28,6 +28,7 @@ type Overrides struct {
 	Irqchips    []string
 	Pressures   []NamedProfile
 	Offlines    []cpulist.List
+	Expect      []*Expect // added to what every case expects
 }
 
 // matrix tells whether some flag has alternatives, so that one of them may not go with one of another.
@@ -107,7 +108,7 @@ func (p *planner) apply(o Overrides) error {
 	if slices.Equal(o.Drivers, []string{DriverMana}) && len(o.Strategies) > 0 {
 		return fmt.Errorf("--strategy: driver mana spreads its vectors itself; leave --strategy out, or use --driver vfio")
 	}
-	for _, step := range []func(Overrides) error{p.shapes, p.offlines, p.drivers, p.strategies, p.vectors, p.deviceNodes, p.irqchips, p.pressures, p.kernels} {
+	for _, step := range []func(Overrides) error{p.shapes, p.offlines, p.drivers, p.strategies, p.vectors, p.deviceNodes, p.irqchips, p.pressures, p.kernels, p.expectations} {
 		if err := step(o); err != nil {
 			return err
 		}
@@ -122,7 +123,12 @@ func (p *planner) shapes(o Overrides) error {
 	override(p, o.Shapes, false, func(c *Case, v shape.Shape) bool { return c.Shape == v }, func(c *Case, v shape.Shape) {
 		same := c.Shape
 		same.MemoryMiB = v.MemoryMiB
+		meant := c.Vectors > len(c.Online())
 		c.Shape = v
+		c.resolve()
+		if n := len(c.Online()); o.Vectors == nil && meant != (c.Vectors > n) {
+			c.note("%d vectors on %d CPUs: what depends on more vectors than CPUs goes the other way; --vectors online+1 gives each CPU a queue", c.Vectors, n)
+		}
 		if same != v { // memory alone moves no vector
 			c.drop("shape", aspectCounts, aspectMasks, aspectPlacement)
 		}
@@ -382,6 +388,7 @@ func (c *Case) drop(flag string, aspects ...aspect) {
 	if len(dropped) == 0 {
 		return
 	}
+	c.taken = true
 	words := make([]string, len(dropped))
 	for i, a := range dropped {
 		words[i] = string(a)

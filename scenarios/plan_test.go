@@ -129,7 +129,8 @@ func TestMatrix(t *testing.T) {
 	}{
 		{"kernels by shapes", "low-vcpu", Overrides{Strategies: []string{"linear"}, Shapes: []shape.Shape{small, large}, Kernels: []string{"debian:6.18", "debian:7.3"}},
 			"linear/1x2x2/debian:6.18 linear/2x2x2-2nodes/debian:6.18 linear/1x2x2/debian:7.3 linear/2x2x2-2nodes/debian:7.3",
-			"linear/2x2x2-2nodes/debian:6.18, linear/2x2x2-2nodes/debian:7.3: expectations on masks, placement dropped because --shape overrides"},
+			"linear/2x2x2-2nodes/debian:6.18, linear/2x2x2-2nodes/debian:7.3: 5 vectors on 8 CPUs: what depends on more vectors than CPUs goes the other way; --vectors online+1 gives each CPU a queue\n" +
+				"linear/2x2x2-2nodes/debian:6.18, linear/2x2x2-2nodes/debian:7.3: expectations on masks, placement dropped because --shape overrides"},
 		{"drivers, of which one has strategies", "low-vcpu", Overrides{Drivers: Drivers(), Strategies: []string{"linear", "node"}, Pressures: []NamedProfile{{}}},
 			"linear/vfio numa-aware/vfio/node mana", ""},
 		{"pressures", "low-vcpu", Overrides{Strategies: []string{"linear"}, Pressures: quietAndBusy}, "linear/quiet linear/busy", "expectations on placement dropped because --pressure overrides"},
@@ -299,8 +300,70 @@ func TestKernelBound(t *testing.T) {
 	}
 }
 
+// What the command line expects is added to what a case expects, and it is held to that whatever else a flag has taken away.
+func TestGivenExpectations(t *testing.T) {
+	given := func(texts ...string) (out []*Expect) {
+		for _, text := range texts {
+			e, err := ParseExpectation(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, e)
+		}
+		return out
+	}
+	plan := func(name string, o Overrides) Case {
+		t.Helper()
+		cases, _, err := mustGet(t, name).Plan(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cases[len(cases)-1]
+	}
+	large := []shape.Shape{{Sockets: 1, Cores: 4, Threads: 2, Nodes: 1, MemoryMiB: 512}}
+	linear := Overrides{Strategies: []string{"linear"}}
+	if c := plan("low-vcpu", linear); !c.Judges() || c.Expect.Settled.QueuesWithin != nil {
+		t.Errorf("as shipped: %+v", c.Expect.Settled)
+	}
+	linear.Expect = given("queues-within=0-3", "log=any", "clustered=false")
+	c := plan("low-vcpu", linear)
+	if w := c.Expect.Settled; !c.Judges() || w.QueuesWithin.String() != "0-3" || *w.Clustered || len(w.Queues) != 4 || *c.Expect.Log != ruleAny {
+		t.Errorf("with more: %+v", c.Expect)
+	}
+	if c := plan("low-vcpu", Overrides{Shapes: large}); c.Judges() {
+		t.Error("a case that a flag has taken expectations from is held to all of them")
+	}
+	if c := plan("low-vcpu", Overrides{Shapes: large, Expect: given("clustered=false")}); !c.Judges() || c.Expect.Settled.Queues != nil {
+		t.Error("a case is not held to what the command line expects of it alone")
+	}
+	if _, _, err := mustGet(t, "low-vcpu").Plan(Overrides{Expect: given("queues-within=0-9")}); err == nil || !strings.Contains(err.Error(), "expect.settled.queues-within") && !strings.Contains(err.Error(), "queues-within: CPU 4-9 is not in the shape") {
+		t.Errorf("CPUs that there are not: %v", err)
+	}
+	if _, _, err := mustGet(t, "unplug-after").Plan(Overrides{Expect: given("clustered=false")}); err == nil || !strings.Contains(err.Error(), "no step observes settled") {
+		t.Errorf("steps with labels of their own: %v", err)
+	}
+	for text, want := range map[string]string{
+		"clustered": "is not KEY=VALUE", "=x": "is not KEY=VALUE", "clusterd=true": `did you mean "clustered"?`, "clustered=maybe": "allowed: true, false", "settled=1": "unknown expectation",
+		"queues=0,1": "want a list", "queues=[0": "clustered", "hwc=0}, log: any, x: {a: 1": "hwc",
+	} {
+		if _, err := ParseExpectation(text); err == nil || !strings.Contains(err.Error(), want) && want != "clustered" && want != "hwc" {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+	for yaml, want := range map[string]bool{"": false, "expect: {}": false, "expect: {log: clean}": true, "expect: {settled: {pending: any}}": true,
+		"steps: [probe, vectors, settle, observe: x]": false, "steps: [probe, vectors, {storm: {offline: 1, rounds: 1}}]": true} {
+		s, err := Load("f.yaml", []byte("name: x\nstrategy: linear\n"+yaml+"\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.cases[0].Judges(); got != want {
+			t.Errorf("%q: judges %v, want %v", yaml, got, want)
+		}
+	}
+}
+
 func TestShipped(t *testing.T) {
-	want := []string{"low-vcpu", "alternatives", "device-node", "ht-core-spread", "low-vcpu-driver", "offline-before", "unplug-after", "unplug-during-probe", "unplug-during-reset", "unplug-storm",
+	want := []string{"low-vcpu", "alternatives", "device-node", "ht-core-spread", "low-vcpu-driver", "offline-before", "spread", "unplug-after", "unplug-during-probe", "unplug-during-reset", "unplug-storm",
 		"vector-boundary"}
 	if got := Shipped(); !slices.Equal(got, want) {
 		t.Errorf("Shipped() = %v, want %v", got, want)
@@ -315,7 +378,7 @@ func TestShipped(t *testing.T) {
 			t.Errorf("%s: %v, notes %v", name, err, notes)
 		}
 		for _, c := range cases {
-			tells := c.Expect.Settled != nil && c.Expect.Settled.QueueMasks != nil
+			tells := c.Expect.Settled != nil && (c.Expect.Settled.QueueMasks != nil || c.Expect.Settled.Clustered != nil)
 			for s := range allSteps(c.Steps) {
 				tells = tells || s.Refused != "" || s.Verb == VerbStorm || s.Expect != nil && !s.Expect.empty()
 			}

@@ -47,6 +47,7 @@ type Case struct {
 	Expect     Expect
 	Known      []Known  // failures that are known
 	Notes      []string // what an override did to this case
+	Command    string   // that runs it by itself; "": not known
 
 	count VectorCount // what Vectors follows
 	key   string      // of the case in the file, "" for one that only the defaults make
@@ -54,7 +55,12 @@ type Case struct {
 	line  string      // which of the alternatives that overrides made it stands for
 	doing string      // what the steps do, for Setup
 	bound bool        // to its kernel: it tells what no other need do
+	taken bool        // a flag has taken away part of what it expects
+	given bool        // the command line has said what to expect
 }
+
+// Judges reports whether the case is held to all that the scenario expects of it, and that is something: else it is only observed, even if nothing goes wrong.
+func (c *Case) Judges() bool { return c.given || !c.taken && c.Expect.states() }
 
 // Online are the CPUs the function's driver sees.
 func (c *Case) Online() cpulist.List {

@@ -27,6 +27,7 @@ const (
 	VerbVectors      = "vectors"
 	VerbHold         = string(inject.Hold)
 	VerbRelease      = "release"
+	VerbEnd          = "end"
 	VerbDelay        = string(inject.Delay)
 	VerbDrop         = string(inject.Drop)
 	VerbDuplicate    = string(inject.Duplicate)
@@ -61,6 +62,7 @@ type Step struct {
 	Channels int          // set-channels: at least 1
 	Rule     *inject.Rule // hold, delay, drop, duplicate, status, alter, add-interrupt: valid, and with a name that is unique in the case
 	Release  string       // release: the name of a hold
+	End      string       // end: the name of a rule
 	Post     Post         // post; reset-service, where it is a reset request
 	CPUs     cpulist.List // offline, online, unplug, replug
 	Fire     Fire         // fire

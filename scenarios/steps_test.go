@@ -20,7 +20,7 @@ const (
 )
 
 // allVerbs is what an unknown one could have been.
-const allVerbs = "probe, up, down, set-channels, load, unload, bind, unbind, vectors, hold, release, delay, drop, duplicate, " +
+const allVerbs = "probe, up, down, set-channels, load, unload, bind, unbind, vectors, hold, release, end, delay, drop, duplicate, " +
 	"status, alter, add-interrupt, post, reset-service, reset, offline, online, unplug, replug, fire, settle, observe, storm, expect, wait-for, together, sleep"
 
 func TestStepErrors(t *testing.T) {
@@ -176,6 +176,11 @@ func TestStepErrors(t *testing.T) {
 		{"fire waits for any vector", vfioHead, "  - probe\n  - vectors\n  - hold: {at: vector:any, as: a}\n  - fire: {vectors: 1}\n  - release: a\n", []string{
 			`f.yaml:9:5: steps.3: fire would wait for ever: it comes to vector:any, where "a" holds the device, and that is released only after this; put what releases it beside it, in together`}},
 
+		{"end of what is not there, and before it is", manaHead, "  - end: a\n  - end: b\n  - drop: {at: vector:1, as: b}\n", []string{
+			`f.yaml:6:5: steps.0: no hold or fault is called "a"; there are: b; did you mean "b"?`,
+			`f.yaml:7:5: steps.1: "b" is ended before it is armed, which is in line 8`}},
+		{"an origin that there is not", manaHead, "  - drop: {at: vector:1, from: guest}\n  - drop: {at: request:any, from: lab}\n", []string{
+			`f.yaml:6:32: steps.0.drop.from: unknown origin "guest"; allowed: device, lab`}},
 		{"expect before observe", manaHead, "  - probe\n  - expect: {hwc: 0}\n", []string{
 			`f.yaml:7:5: steps.1: nothing has been observed yet; put an observe: LABEL before it`}},
 		{"expected CPUs", manaHead, "  - probe\n  - observe: a\n  - expect: {hwc: 9, queues: [0, 1, 2, 3, 4]}\n", []string{

@@ -59,8 +59,9 @@ func init() {
 		{Verb{VerbVectors, "vectors", "add the queue vectors and apply the strategy", DriverVFIO}, nil, true},
 		rule(inject.Hold, "{at: STEP, nth: N, as: NAME}", "hold the device at the n-th occurrence of a protocol step from here on, until released", func() any { return &holdRule{} }),
 		{Verb{VerbRelease, "release: NAME", "let the device go on", ""}, func(s *Step) any { return &s.Release }, false},
+		{Verb{VerbEnd, "end: NAME", "end a hold or fault before it is over by itself, and let the device go on", ""}, func(s *Step) any { return &s.End }, false},
 		rule(inject.Delay, "{at: STEP, nth: N, times: N, for: DURATION, as: NAME}", "let the device wait at a step", func() any { return &delayRule{} }),
-		rule(inject.Drop, "{at: STEP, nth: N, times: N, as: NAME}", "leave a step out: the request is not seen, the answer, entry or interrupt not sent", func() any { return &plainRule{} }),
+		rule(inject.Drop, "{at: STEP, nth: N, times: N, from: device | lab, as: NAME}", "leave a step out: the request is not seen, the answer, entry or interrupt not sent; from: of a vector, only what the device fires for its queues, or only what settle, fire and storm do", func() any { return &plainRule{} }),
 		rule(inject.Duplicate, "{at: STEP, nth: N, times: N, as: NAME}", "do a step twice", func() any { return &plainRule{} }),
 		rule(inject.Status, "{at: STEP, nth: N, times: N, status: CODE, as: NAME}", "answer with a status", func() any { return &statusRule{} }),
 		rule(inject.Alter, "{at: STEP, nth: N, times: N, field: NAME, value: N, as: NAME}", "change a field of a message, or size bytes at an offset", func() any { return &alterRule{} }),
@@ -105,8 +106,9 @@ func verbNames() []string {
 // The rules' arguments.
 type (
 	rulePoint struct {
-		At  string `json:"at" jsonschema_description:"the protocol step, as irqlab list steps shows them, e.g. request:QUERY_DEV_CONFIG"`
-		Nth *count `json:"nth,omitempty" jsonschema_description:"at which occurrence from here on; default 1"`
+		At   string `json:"at" jsonschema_description:"the protocol step, as irqlab list steps shows them, e.g. request:QUERY_DEV_CONFIG"`
+		Nth  *count `json:"nth,omitempty" jsonschema_description:"at which occurrence from here on; default 1"`
+		From origin `json:"from,omitempty" jsonschema_description:"at a vector: only what the device fires for its queues, or only what the lab fires (settle, fire, storm); default both"`
 	}
 	holdRule struct {
 		rulePoint
@@ -141,7 +143,9 @@ type (
 // ruler is a rule's argument.
 type ruler interface{ rule() inject.Rule }
 
-func (r *rulePoint) rule() inject.Rule { return inject.Rule{Step: r.At, Nth: r.Nth.or(1)} }
+func (r *rulePoint) rule() inject.Rule {
+	return inject.Rule{Step: r.At, Nth: r.Nth.or(1), From: inject.Origin(r.From)}
+}
 
 func (r *holdRule) rule() inject.Rule {
 	out := r.rulePoint.rule()
@@ -197,6 +201,13 @@ func (r *ruleName) UnmarshalText(b []byte) error {
 	}
 	*r = ruleName(b)
 	return nil
+}
+
+// origin is who fires a vector.
+type origin string
+
+func (o *origin) UnmarshalText(b []byte) error {
+	return oneOf((*string)(o), b, "origin", []string{string(inject.FromDevice), string(inject.FromLab)})
 }
 
 // times is how many occurrences a fault is for.
@@ -483,6 +494,8 @@ func (s Step) String() string {
 		text = RuleText(*s.Rule) + " as " + s.Rule.Name
 	case s.Verb == VerbRelease:
 		text += " " + s.Release
+	case s.Verb == VerbEnd:
+		text += " " + s.End
 	case s.Verb == VerbPost:
 		text += " " + s.Post.String()
 	case s.CPUs != nil:
@@ -517,6 +530,9 @@ func (s Step) String() string {
 // RuleText says in one line what a rule does.
 func RuleText(r inject.Rule) string {
 	text := fmt.Sprintf("%s at %s", r.Action, r.Step)
+	if r.From != "" {
+		text += fmt.Sprintf(" from the %s", r.From)
+	}
 	if r.Nth > 1 {
 		text += fmt.Sprintf(", occurrence %d", r.Nth)
 	}

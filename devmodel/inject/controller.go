@@ -15,13 +15,14 @@ import (
 // traceInject is a rule at work on the timeline.
 var traceInject = trace.NewKind("inject")
 
-// Errors of Release and AwaitHeld.
+// Errors of Release, AwaitHeld and End.
 var (
 	ErrUnknown  = errors.New("there is no such rule")
 	ErrNotHeld  = errors.New("nothing is held")
 	ErrReleased = errors.New("it has been released before")
 	ErrDropped  = errors.New("what it held was dropped by a reset")
 	ErrInForce  = errors.New("a rule of that name is in force")
+	ErrOver     = errors.New("it is over already")
 )
 
 const (
@@ -201,7 +202,7 @@ func (c *Controller) count(p Point) int {
 func (c *Controller) apply(p Point) (h *Hit) {
 	over := false
 	for _, r := range c.live[p.kind] {
-		if !r.at.matches(p) {
+		if !r.at.matches(p) || r.From != "" && (r.From == FromLab) != p.lab {
 			continue
 		}
 		if r.seen++; r.seen < r.Nth {
@@ -311,6 +312,38 @@ func (c *Controller) release(r *rule) {
 	for _, h := range parked {
 		h.arrive()
 	}
+}
+
+// End takes a rule out of force, and lets go what it holds or delays: the device goes on from there before End returns.
+func (c *Controller) End(name string) error {
+	if c == nil {
+		return fmt.Errorf("rule %q: %w", name, ErrUnknown)
+	}
+	c.mu.Lock()
+	r := c.rule(name)
+	switch {
+	case r == nil:
+		c.mu.Unlock()
+		return fmt.Errorf("end rule %q: %w", name, ErrUnknown)
+	case r.over() && len(r.parked) == 0:
+		c.mu.Unlock()
+		return fmt.Errorf("end rule %q: %w, after %d occurrences of %s", name, ErrOver, r.hits, r.Step)
+	}
+	r.removed = true
+	c.live[r.at.kind] = slices.DeleteFunc(c.live[r.at.kind], (*rule).over)
+	if len(r.parked) > 0 {
+		for _, h := range r.parked {
+			for _, t := range h.timers {
+				t.Stop()
+			}
+		}
+		c.release(r)
+		return nil
+	}
+	c.note(r, "ended")
+	c.change()
+	c.mu.Unlock()
+	return nil
 }
 
 // Clear takes every rule out of force and lets go what they hold.

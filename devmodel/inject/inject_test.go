@@ -35,6 +35,9 @@ func TestValidate(t *testing.T) {
 		{inject.Rule{Step: "register-write@0x44", Action: inject.Hold}, ""},
 		{inject.Rule{Step: "config-write@0x4", Action: inject.Drop}, ""},
 
+		{inject.Rule{Step: "vector:1", Action: inject.Drop, From: inject.FromLab}, ""},
+		{inject.Rule{Step: "vector:1", Action: inject.Drop, From: "guest"}, "there are device and lab"},
+		{inject.Rule{Step: "request:any", Action: inject.Drop, From: inject.FromDevice}, "only a vector is fired"},
 		{inject.Rule{Step: "", Action: inject.Hold}, "no such step"},
 		{inject.Rule{Step: "request", Action: inject.Hold}, "want KIND:NAME"},
 		{inject.Rule{Step: "request:", Action: inject.Hold}, "neither a name"},
@@ -318,6 +321,69 @@ func TestDelayDropDuplicate(t *testing.T) {
 	}
 	if err := d.c.AwaitHeld(ctx, "lost"); !errors.Is(err, inject.ErrNotHeld) {
 		t.Error(err)
+	}
+}
+
+// A rule for one origin leaves the other's firings alone, and any rule can be ended.
+func TestOriginAndEnd(t *testing.T) {
+	c := inject.New()
+	for _, r := range []inject.Rule{
+		{Name: "device", Step: "vector:1", Action: inject.Drop, Times: -1, From: inject.FromDevice},
+		{Name: "lab", Step: "vector:2", Action: inject.Drop, Times: -1, From: inject.FromLab},
+	} {
+		if err := c.Add(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	copies := func() string {
+		var out []string
+		for _, p := range []inject.Point{inject.Vector(1), inject.LabVector(1), inject.Vector(2), inject.LabVector(2)} {
+			out = append(out, fmt.Sprint(c.Pass(p).Copies()))
+		}
+		return strings.Join(out, " ")
+	}
+	if got := copies(); got != "0 1 1 0" {
+		t.Errorf("copies %s; the device's of 1 and the lab's of 2 are to be dropped", got)
+	}
+	if err := c.End("device"); err != nil {
+		t.Error(err)
+	}
+	if got := copies(); got != "1 1 1 0" {
+		t.Errorf("after the end of one rule: copies %s", got)
+	}
+	if n := c.Count("vector:1"); n != 4 {
+		t.Errorf("vector:1 was counted %d times, whoever fired it, want 4", n)
+	}
+	for name, want := range map[string]error{"device": inject.ErrOver, "nobody": inject.ErrUnknown} {
+		if err := c.End(name); !errors.Is(err, want) {
+			t.Errorf("end %s: %v, want %v", name, err, want)
+		}
+	}
+	if err := (*inject.Controller)(nil).End("x"); !errors.Is(err, inject.ErrUnknown) {
+		t.Errorf("without a controller: %v", err)
+	}
+	// What a hold or a delay keeps goes on.
+	var bay inject.Bay
+	bay.Lock = new(sync.Mutex)
+	for _, r := range []inject.Rule{{Name: "hold", Step: "vector:3", Action: inject.Hold}, {Name: "delay", Step: "vector:4", Action: inject.Delay, For: time.Hour}} {
+		if err := c.Add(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	went := make(chan int, 2)
+	for _, v := range []int{3, 4} {
+		h := c.Pass(inject.LabVector(v))
+		bay.Lock.Lock()
+		bay.Park(h, nil, func() { went <- v }, nil)
+		bay.Lock.Unlock()
+	}
+	for v, name := range map[int]string{3: "hold", 4: "delay"} {
+		if err := c.End(name); err != nil {
+			t.Error(err)
+		}
+		if got := <-went; got != v {
+			t.Errorf("after the end of %s vector %d went on", name, got)
+		}
 	}
 }
 

@@ -76,43 +76,47 @@ func (k kind) access() bool { return k >= kindConfigRead }
 type Point struct {
 	kind kind
 	n    uint32
+	lab  bool // of a vector: it is the lab that fires it
 }
 
 // Completions.
 var (
-	CompletionSend       = Point{kindCompletion, 0}
-	CompletionReceive    = Point{kindCompletion, 1}
-	CompletionFence      = Point{kindCompletion, 2}
-	CompletionHWCSend    = Point{kindCompletion, 3}
-	CompletionHWCReceive = Point{kindCompletion, 4}
+	CompletionSend       = Point{kind: kindCompletion, n: 0}
+	CompletionReceive    = Point{kind: kindCompletion, n: 1}
+	CompletionFence      = Point{kind: kindCompletion, n: 2}
+	CompletionHWCSend    = Point{kind: kindCompletion, n: 3}
+	CompletionHWCReceive = Point{kind: kindCompletion, n: 4}
 )
 
 // SMC is the step of an SMC message of a type.
-func SMC(typ uint32) Point { return Point{kindSMC, typ} }
+func SMC(typ uint32) Point { return Point{kind: kindSMC, n: typ} }
 
 // Request is the step of a request's arrival.
-func Request(code uint32) Point { return Point{kindRequest, code} }
+func Request(code uint32) Point { return Point{kind: kindRequest, n: code} }
 
 // Response is the step of an answer's leaving.
-func Response(code uint32) Point { return Point{kindResponse, code} }
+func Response(code uint32) Point { return Point{kind: kindResponse, n: code} }
 
 // Event is the step of an event of a type.
-func Event(typ uint8) Point { return Point{kindEvent, uint32(typ)} }
+func Event(typ uint8) Point { return Point{kind: kindEvent, n: uint32(typ)} }
 
-// Vector is the step of a vector's firing.
-func Vector(n int) Point { return Point{kindVector, uint32(n)} }
+// Vector is the step of a vector's firing by the device.
+func Vector(n int) Point { return Point{kind: kindVector, n: uint32(n)} }
+
+// LabVector is the same step when it is the lab that fires the vector, to see where it goes.
+func LabVector(n int) Point { return Point{kindVector, uint32(n), true} }
 
 // ConfigRead is the step of a read that starts at an offset of configuration space.
-func ConfigRead(off uint64) Point { return Point{kindConfigRead, uint32(off)} }
+func ConfigRead(off uint64) Point { return Point{kind: kindConfigRead, n: uint32(off)} }
 
 // ConfigWrite is the step of a write that starts at an offset of configuration space.
-func ConfigWrite(off uint64) Point { return Point{kindConfigWrite, uint32(off)} }
+func ConfigWrite(off uint64) Point { return Point{kind: kindConfigWrite, n: uint32(off)} }
 
 // RegisterRead is the step of a read that starts at an offset of BAR 0.
-func RegisterRead(off uint64) Point { return Point{kindRegisterRead, uint32(off)} }
+func RegisterRead(off uint64) Point { return Point{kind: kindRegisterRead, n: uint32(off)} }
 
 // RegisterWrite is the step of a write that starts at an offset of BAR 0.
-func RegisterWrite(off uint64) Point { return Point{kindRegisterWrite, uint32(off)} }
+func RegisterWrite(off uint64) Point { return Point{kind: kindRegisterWrite, n: uint32(off)} }
 
 // named is a step with a name of its own, and the fields by which Alter knows its bytes.
 type named struct {
@@ -291,7 +295,7 @@ func parse(step string) (pattern, error) {
 	}
 	for _, e := range names[k] {
 		if e.name == rest {
-			return pattern{Point{k, e.n}, false}, nil
+			return pattern{Point{kind: k, n: e.n}, false}, nil
 		}
 	}
 	bits := map[kind]int{kindEvent: 8, kindVector: 11, kindConfigRead: 12, kindConfigWrite: 12, kindRegisterRead: 24, kindRegisterWrite: 24}[k]
@@ -307,7 +311,7 @@ func parse(step string) (pattern, error) {
 	} else if n>>bits != 0 {
 		return fail(fmt.Sprintf("the number is not below %#x", uint64(1)<<bits))
 	}
-	return pattern{Point{k, uint32(n)}, false}, nil
+	return pattern{Point{kind: k, n: uint32(n)}, false}, nil
 }
 
 func list(e []named) string {
@@ -376,6 +380,7 @@ type Rule struct {
 	// Nth is the first occurrence the rule is for, from 1, counted from Add; 0 means 1. Times is for how many from there on: 0 means 1, -1 for ever.
 	Nth, Times int
 	Action     Action
+	From       Origin        // at a vector: whose firings are meant; "": anybody's
 	For        time.Duration // Delay
 	Status     uint32        // Status
 	// Alter: Field is a name on the trace; or empty, and the Size (1, 2, 4 or 8) bytes at Offset are meant. Value is stored little-endian, and must fit: only of an access, whose
@@ -385,6 +390,15 @@ type Rule struct {
 	Value        uint64
 	Vector       int // Add
 }
+
+// Origin is who fires a vector.
+type Origin string
+
+// The origins.
+const (
+	FromDevice Origin = "device" // for an event of its queues
+	FromLab    Origin = "lab"    // settle, fire and storm
+)
 
 // instead says what to hold where nothing can be.
 const instead = "QEMU stands still until the answer to a read is there, and gives up on the device after 5 s; hold an smc:, request: or response: step instead"
@@ -414,6 +428,10 @@ func (r Rule) check(p pattern) error {
 		return fmt.Errorf("%s is not possible at %s: %s", r.Action, r.Step, instead)
 	case !slices.Contains(t.actions, r.Action):
 		return fmt.Errorf("%s is not possible at %s; there are %s", r.Action, r.Step, join(t.actions))
+	case r.From != "" && p.kind != kindVector:
+		return fmt.Errorf("from %s: only a vector is fired by the device or the lab, and %s is none", r.From, r.Step)
+	case r.From != "" && r.From != FromDevice && r.From != FromLab:
+		return fmt.Errorf("from %q: there are %s and %s", r.From, FromDevice, FromLab)
 	case r.Nth < 0:
 		return fmt.Errorf("occurrence %d: they count from 1", r.Nth)
 	case r.Times < -1:

@@ -142,12 +142,12 @@ type VectorState = vfiouser.VectorState
 // VectorStates is the state of every vector, by index.
 func (f *Function) VectorStates() []VectorState { return f.vectors.States() }
 
-// Fire signals a vector. Without an eventfd the signal is remembered, once, and delivered when one is assigned.
+// Fire signals a vector for the lab, which wants to see where it goes. Without an eventfd the signal is remembered, once, and delivered when one is assigned.
 func (f *Function) Fire(vector int) error {
 	if vector < 0 || vector >= f.cfg.Vectors {
 		return fmt.Errorf("fire vector %d: the function has vectors 0 to %d", vector, f.cfg.Vectors-1)
 	}
-	h := f.cfg.Inject.Pass(inject.Vector(vector))
+	h := f.cfg.Inject.Pass(inject.LabVector(vector))
 	if h.Waits() {
 		f.mu.Lock()
 		defer f.mu.Unlock()

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"irqlab/images"
+	"irqlab/lab"
 	"irqlab/lab/foreign"
 	"irqlab/scenarios/nearest"
 )
@@ -156,6 +157,7 @@ output did not take its results; 130 interrupted. A shell or command in a VM (sh
   irqlab run low-vcpu --strategy linear --format json
   irqlab run vector-boundary --kernel ~/linux       # a kernel build tree
   irqlab doctor                                     # can this machine do it?`,
+		Version:                    lab.Version(),
 		SilenceErrors:              true,
 		SilenceUsage:               true,
 		SuggestionsMinimumDistance: 2,

@@ -15,6 +15,7 @@ import (
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"mvdan.cc/sh/v3/syntax"
 
 	"irqlab/guestagent/cpulist"
 	"irqlab/guestagent/strategy"
@@ -33,7 +34,8 @@ import (
 type scenarioFlags struct {
 	kernels, shapes, strategies, drivers, vectors, deviceNodes, irqchips, pressures, offlines []string
 
-	cases []string // to be run, of those there are then
+	cases  []string // to be run, of those there are then
+	expect []string // beside what the scenario says
 }
 
 func (f *scenarioFlags) register(fs *pflag.FlagSet) {
@@ -47,6 +49,26 @@ func (f *scenarioFlags) register(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.pressures, "pressure", nil, "other devices' interrupts (`SPEC`): nvme:queues=4, virtio-blk:queues=2,node=1,\nvectors:before=queues,cpu0=12,cpu1-3=8, or none. Several are one profile;\n"+
 		"NAME=SPEC makes an alternative of each name: --pressure quiet=none --pressure busy=nvme:queues=4")
 	fs.StringArrayVar(&f.offlines, "offline", nil, "CPUs (`LIST`, e.g. 2-3) taken offline before the vectors are spread; \"\" for none")
+}
+
+// command is what runs one case of a scenario again.
+func (f *scenarioFlags) command(scenario, name string) string {
+	words := []string{"irqlab", "run", scenario, "--case", name}
+	for _, flag := range []struct {
+		name   string
+		values []string
+	}{{"kernel", f.kernels}, {"shape", f.shapes}, {"strategy", f.strategies}, {"driver", f.drivers}, {"vectors", f.vectors}, {"device-node", f.deviceNodes}, {"irqchip", f.irqchips},
+		{"pressure", f.pressures}, {"offline", f.offlines}, {"expect", f.expect}} {
+		for _, v := range flag.values {
+			words = append(words, "--"+flag.name, v)
+		}
+	}
+	for i, w := range words {
+		if q, err := syntax.Quote(w, syntax.LangPOSIX); err == nil {
+			words[i] = q
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // overrides turns the flags that were given into Overrides.
@@ -63,6 +85,9 @@ func (f *scenarioFlags) overrides() (o scenarios.Overrides, err error) {
 	}
 	if o.Pressures, err = scenarios.ParseProfiles(f.pressures); err != nil {
 		return o, fmt.Errorf("--pressure: %w", err)
+	}
+	if o.Expect, err = parseAll("expect", f.expect, scenarios.ParseExpectation); err != nil {
+		return o, err
 	}
 	o.Offlines, err = parseAll("offline", f.offlines, cpulist.Parse)
 	return o, err
@@ -129,7 +154,7 @@ func (f *runFlags) register(fs *pflag.FlagSet) {
 	fs.IntVar(&f.jobs, "jobs", 0, fmt.Sprintf("VMs at a time (`N`), as far as the limit of open files allows; 0: what this machine's cores and memory allow, now %d of the default shape", runner.DefaultJobs(shape.Default())))
 	fs.DurationVar(&f.timeout, "timeout", 0, "how long the start of a case, and its run, may each take; 0: 2m and 5s for each CPU. A guest that does not answer then has\nfailed (1); one that works and was not done, or had not begun, is an error (125)")
 	fs.StringVar(&f.format, "format", "table", "`table` or json")
-	fs.StringVar(&f.out, "out", "", "new or empty `directory` for results, consoles and traces")
+	fs.StringVar(&f.out, "out", "", "new or empty `directory` for results (JSON, text, Markdown), consoles, traces and timelines")
 	fs.BoolVarP(&f.verbose, "verbose", "v", false, "tell every step of every case on standard error")
 }
 
@@ -203,8 +228,18 @@ func (f *runFlags) run(ctx context.Context, cases []scenarios.Case, s Streams) (
 	case f.out == "":
 		return rep, err
 	}
-	if werr := results.write(rep); werr != nil {
+	werr := results.write(rep)
+	for _, file := range []struct {
+		name   string
+		render func(io.Writer, result.Report) error
+	}{{tableFile, report.Table}, {markdownFile, report.Markdown}} {
+		werr = errors.Join(werr, replaceFile(filepath.Join(f.out, file.name), func(w io.Writer) error { return file.render(w, rep) }))
+	}
+	if werr != nil {
 		return rep, &exitError{ExitError, fmt.Errorf("--out: %w", werr)}
+	}
+	if !f.passing {
+		fmt.Fprintf(s.Err, "irqlab: %s holds %s, %s, %s, and each case's console, trace and timeline\n", f.out, resultsFile, tableFile, markdownFile)
 	}
 	return rep, err
 }
@@ -229,12 +264,17 @@ const partialShare = 20
 
 // write replaces the file by one with these results.
 func (w *resultsWriter) write(rep result.Report) error {
-	file, err := renameio.NewPendingFile(w.path, renameio.WithPermissions(0o666))
+	return replaceFile(w.path, func(f io.Writer) error { return report.JSON(f, rep) })
+}
+
+// replaceFile writes a file that appears whole or not at all.
+func replaceFile(path string, write func(io.Writer) error) error {
+	file, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o666))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = file.Cleanup() }()
-	if err := report.JSON(file, rep); err != nil {
+	if err := write(file); err != nil {
 		return err
 	}
 	return file.CloseAtomicallyReplace()
@@ -259,7 +299,7 @@ node, are left out, and named. Driver mana has no strategy: with --driver vfio -
 Cases run side by side as far as --jobs goes, forks of one machine's snapshot together; results come in the order of the cases. An interrupted run shows what has ended
 and says how many cases did not; --out's results.json is kept up to date while the run goes on.
 
-Exit status: 0 every case passed or expected nothing; 1 a case failed: the kernel or driver did not do what was expected; 2 bad usage or input file;
+Exit status: 0 every case passed, or was observed: it expects nothing, or a flag took away what it expects; 1 a case failed: the kernel or driver did not do what was expected; 2 bad usage or input file;
 125 the lab could not tell (and if both happen); 130 interrupted. ` + "`git bisect run`" + ` skips a commit on 125. Nobody is blamed for what happened while irqlab or
 QEMU was stopped, or on a kernel whose file is not what it was; a VM takes a descriptor for each vector, twice over under KVM, and too low a hard limit (ulimit -Hn) is 125, too.`,
 		Example: `  irqlab run
@@ -323,6 +363,7 @@ QEMU was stopped, or on a kernel whose file is not what it was; a VM takes a des
 	sf.register(cmd.Flags())
 	rf.register(cmd.Flags())
 	cmd.Flags().StringArrayVar(&sf.cases, "case", nil, "run this case of the scenario (`NAME`) only, and what flags and lists make of it; may be repeated")
+	cmd.Flags().StringArrayVar(&sf.expect, "expect", nil, "expect this, too, of every case, as a scenario's expect would (`KEY=VALUE`): clustered=false, queues-within=0-1, log=any; may be repeated")
 	cmd.Flags().BoolVar(&rf.timeline, "timeline", false, "show each case's timeline after the table; --out keeps them, for irqlab timeline --html")
 	return cmd
 }
@@ -397,6 +438,9 @@ func (f *scenarioFlags) plan(ctx context.Context, names []string, s Streams) ([]
 		for _, n := range notes {
 			fmt.Fprintf(s.Err, "irqlab: %s: %s\n", foreign.Line(sc.Name), foreign.Line(n))
 		}
+		for i := range more {
+			more[i].Command = f.command(name, more[i].Name)
+		}
 		cases = append(cases, more...)
 	}
 	if cases, err = selected(cases, f.cases); err != nil {
@@ -449,8 +493,12 @@ func load(ctx context.Context, name string) (*scenarios.Scenario, error) {
 	return scenarios.Load(name, data)
 }
 
-// resultsFile is the run's JSON result in --out; its presence marks a directory as used.
-const resultsFile = "results.json"
+// What a run leaves in --out, beside a directory for each case.
+const (
+	resultsFile  = "results.json" // its presence marks a directory as used
+	tableFile    = "results.txt"
+	markdownFile = "results.md"
+)
 
 // claim makes --out's directory this run's own.
 func claim(out string) (release func(), err error) {
@@ -485,7 +533,7 @@ func follow(p *progress, s Streams, verbose bool) func(runner.Status) {
 		p.overall(fmt.Sprintf("case %d of %d%s", min(st.Ended+1, st.Total), st.Total, left(st.Left)))
 		name := st.Case.Scenario + "/" + st.Case.Name
 		if st.Done != nil {
-			if verbose || st.Done.Outcome != result.Pass {
+			if verbose || st.Done.Outcome == result.Fail || st.Done.Outcome == result.Error {
 				p.result(s.Err, "%s: %s after %.1f s", name, st.Done.Outcome, st.Done.Seconds.Total)
 			}
 			return

@@ -188,7 +188,7 @@ func find(c *result.Case, label string) *result.Observation {
 // CompareStatus is the status of a comparison: 0 when every case ran under both kernels, whatever came of it, else 125.
 func CompareStatus(c Comparison) int {
 	cases := slices.Concat(c.A.Cases, c.B.Cases)
-	if len(cases) == 0 || len(c.A.Cases) != len(c.B.Cases) || slices.ContainsFunc(cases, func(c result.Case) bool { return c.Outcome != result.Pass && c.Outcome != result.Fail }) {
+	if len(cases) == 0 || len(c.A.Cases) != len(c.B.Cases) || slices.ContainsFunc(cases, func(c result.Case) bool { return c.Outcome == result.Error }) {
 		return ExitError
 	}
 	return ExitPass

@@ -17,7 +17,7 @@ const (
 	ExitError = 125 // the lab could not tell; git bisect run skips the commit
 )
 
-// ExitStatus is the status of a run: 125 when the lab could not tell of some case, else 1 when a case failed, else 0. A report without cases
+// ExitStatus is the status of a run: 125 when the lab could not tell of some case, else 1 when a case failed, else 0: every case passed or was observed. A report without cases
 // tells nothing: 125.
 func ExitStatus(r result.Report) int {
 	status := ExitPass
@@ -26,7 +26,7 @@ func ExitStatus(r result.Report) int {
 	}
 	for _, c := range r.Cases {
 		switch c.Outcome {
-		case result.Pass:
+		case result.Pass, result.Observed:
 		case result.Fail:
 			status = max(status, ExitFail)
 		default:

@@ -154,6 +154,19 @@ func TestTable(t *testing.T) {
 	}
 }
 
+func TestMarkdown(t *testing.T) {
+	r := troubled()
+	r.Cases[0].KernelLog.Warnings[0] += "\n````\n# not a heading"
+	var got bytes.Buffer
+	if err := Markdown(&got, r); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "troubled.md", got.Bytes())
+	if !strings.Contains(got.String(), "\n`````\n") {
+		t.Error("the guest's words end the code block they are in")
+	}
+}
+
 func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	path := filepath.Join("testdata", name)

@@ -71,6 +71,11 @@ func groups(cases []result.Case) [][]result.Case {
 // summary is one line per case.
 func (p *page) summary(cases []result.Case) {
 	p.linef("%s: effective CPU of the HWC vector; of each queue vector", foreign.Line(cases[0].Scenario))
+	p.table(p.summaryTable(cases), "")
+	p.linef("")
+}
+
+func (p *page) summaryTable(cases []result.Case) table.Writer {
 	t := newTable("case", "outcome", "HWC; queues", "clustered", "idle", "kernel", "seconds")
 	t.SetColumnConfigs([]table.ColumnConfig{
 		{Name: "HWC; queues", WidthMax: maxListWidth, WidthMaxEnforcer: text.WrapSoft},
@@ -83,8 +88,7 @@ func (p *page) summary(cases []result.Case) {
 		}
 		t.AppendRow(row)
 	}
-	p.table(t, "")
-	p.linef("")
+	return t
 }
 
 // matrix sets cases named row/column against each other, such as strategies against pressure, when the names fill a rectangle.
@@ -127,7 +131,7 @@ func (p *page) matrix(cases []result.Case) {
 					cell = p.alarm(cell + " clustered")
 				}
 			}
-			if c.Outcome != result.Pass {
+			if c.Outcome != result.Pass && c.Outcome != result.Observed {
 				cell += " " + p.judged(c)
 			}
 			row = append(row, cell)
@@ -177,7 +181,7 @@ func (p *page) caseInFull(c *result.Case) {
 			p.bullet("  | ", w)
 		}
 	}
-	for _, a := range []struct{ what, path string }{{"console", c.Artifacts.Console}, {"trace", c.Artifacts.Trace}} {
+	for _, a := range []struct{ what, path string }{{"console", c.Artifacts.Console}, {"trace", c.Artifacts.Trace}, {"timeline", c.Artifacts.Timeline}, {"again", c.Command}} {
 		if a.path != "" {
 			p.linef("  %s: %s", a.what, foreign.Line(a.path))
 		}
@@ -373,11 +377,23 @@ func (p *page) total(r result.Report) {
 	if known > 0 {
 		failed += fmt.Sprintf(" (%d as known)", known)
 	}
-	p.linef("%s: %d passed, %s, %s; together %.1f s%s", plural(len(r.Cases), "case", "cases"), count[result.Pass], failed,
-		plural(count[result.Error], "error", "errors"), seconds, host)
+	outcomes := []string{fmt.Sprintf("%d passed", count[result.Pass])}
+	if n := count[result.Observed]; n > 0 {
+		outcomes = append(outcomes, fmt.Sprintf("%d observed", n))
+	}
+	outcomes = append(outcomes, failed, plural(count[result.Error], "error", "errors"))
+	p.linef("%s: %s; %s%s", plural(len(r.Cases), "case", "cases"), strings.Join(outcomes, ", "), took(r, seconds), host)
 	if r.NotRun > 0 {
 		p.linef("%s", p.alarm("interrupted: "+plural(r.NotRun, "case was", "cases were")+" not run to the end"))
 	}
+}
+
+// took says how long the run lasted, and the cases by themselves where they ran side by side.
+func took(r result.Report, cases float64) string {
+	if r.Seconds == 0 || len(r.Cases) < 2 { // unknown, or the same
+		return fmt.Sprintf("%.1f s", cases)
+	}
+	return fmt.Sprintf("%.1f s elapsed, %.1f s a case", r.Seconds, cases/float64(len(r.Cases)))
 }
 
 func appendCounts(row table.Row, counts map[int]uint64, columns cpulist.List, split bool) table.Row {
@@ -493,6 +509,7 @@ const (
 	red    = "\x1b[31m"
 	green  = "\x1b[32m"
 	yellow = "\x1b[33m"
+	cyan   = "\x1b[36m"
 	reset  = "\x1b[0m"
 )
 
@@ -517,6 +534,8 @@ func (p *page) outcome(o result.Outcome) string {
 	switch o {
 	case result.Pass:
 		return p.paint(green, string(o))
+	case result.Observed:
+		return p.paint(cyan, string(o))
 	case result.Fail:
 		return p.paint(red, string(o))
 	}

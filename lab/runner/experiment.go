@@ -55,7 +55,7 @@ type experiment struct {
 
 func newResult(c *scenarios.Case) result.Case {
 	r := result.Case{
-		Scenario: c.Scenario, Name: c.Name, Notes: c.Notes,
+		Scenario: c.Scenario, Name: c.Name, Command: c.Command, Notes: c.Notes,
 		KernelSpec: c.Kernel, Driver: c.Driver, Strategy: c.Strategy, Irqchip: c.Irqchip, Shape: c.Shape,
 		Vectors: c.Vectors, Pressure: c.Pressure.Strings(), Start: lab.StartCold,
 	}
@@ -398,6 +398,9 @@ func (e *experiment) finish(ctx context.Context, err error) {
 	e.out.Outcome, e.out.Reasons = verdict(err, unmet, doubts)
 	if e.out.Outcome == result.Pass && now.stood.Matters() {
 		e.out.Notes = append(e.out.Notes, fmt.Sprintf("%s while the case ran", now.stood))
+	}
+	if e.out.Outcome == result.Pass && !e.c.Judges() {
+		e.out.Outcome = result.Observed
 	}
 	if err := e.keepTimeline(); err != nil {
 		e.out.Outcome, e.out.Reasons = result.Error, append(e.out.Reasons, err.Error())

@@ -69,7 +69,7 @@ func DefaultTimeout(cpus int) time.Duration {
 // A case has no part in another's fate: a guest that hangs takes its own time, and a panic is an error of the case that ran into it.
 func Run(ctx context.Context, cases []scenarios.Case, o Options) (result.Report, error) {
 	r := &run{opts: o, cases: cases, results: make([]*result.Case, len(cases)), since: map[int]time.Time{}, boots: map[int]bool{}, wake: make(chan struct{}, 1)}
-	r.report = result.Report{Schema: result.Schema, Host: result.Host{CPUs: runtime.NumCPU()}, NotRun: len(cases)}
+	r.report = result.Report{Schema: result.Schema, IRQLab: lab.Version(), Host: result.Host{CPUs: runtime.NumCPU()}, NotRun: len(cases)}
 	tooBig, err := withoutFiles(cases, o)
 	if err != nil {
 		return r.report, err
@@ -240,6 +240,9 @@ func (r *run) left(now time.Time) Left {
 // sofar is the report of the cases that have ended.
 func (r *run) sofar() result.Report {
 	report := r.report
+	if !r.estimator.began.IsZero() {
+		report.Seconds = time.Since(r.estimator.began).Seconds()
+	}
 	for _, c := range r.results {
 		if c != nil {
 			report.Cases = append(report.Cases, *c)
@@ -300,7 +303,7 @@ func withoutFiles(cases []scenarios.Case, o Options) (map[int]error, error) {
 
 // Failed is the report of a run that err kept from running any of its cases.
 func Failed(cases []scenarios.Case, err error) result.Report {
-	report := result.Report{Schema: result.Schema, Host: result.Host{CPUs: runtime.NumCPU()}}
+	report := result.Report{Schema: result.Schema, IRQLab: lab.Version(), Host: result.Host{CPUs: runtime.NumCPU()}}
 	for i := range cases {
 		r := newResult(&cases[i])
 		r.Outcome, r.Reasons = result.Error, []string{err.Error()}

@@ -129,6 +129,7 @@ type StepError struct {
 	Limit    bool     // because the time of the whole case was over
 	Refused  bool     // the guest's kernel or the lab refused it
 	Holds    []string // that held the device, or did until the driver gave up: "NAME (hold at STEP)"
+	Ate      []string // rules that have kept interrupts from being fired, if some were not handled
 	Progress string   // the last steps of the protocol; "" where the case has no rules
 	Tail     string   // of the console, if the step was late
 }
@@ -141,6 +142,9 @@ func (e *StepError) Error() string {
 		if e.deadlock() {
 			b.WriteString("; if the step waits for what only the device can do from there on, release it before, or beside in a together step")
 		}
+	}
+	if len(e.Ate) > 0 {
+		fmt.Fprintf(&b, "\ndropped by a rule of the case: %s", strings.Join(e.Ate, ", "))
 	}
 	if e.Progress != "" {
 		fmt.Fprintf(&b, "\nhow far the device got: %s", strings.TrimPrefix(e.Progress, "last: "))
@@ -191,7 +195,7 @@ func refusal(err error) bool {
 	case errors.As(err, &driver), errors.As(err, &cpu), errors.As(err, &hotplug), errors.As(err, &lab):
 		return true
 	}
-	for _, e := range []error{inject.ErrUnknown, inject.ErrNotHeld, inject.ErrReleased, inject.ErrDropped, inject.ErrInForce} {
+	for _, e := range []error{inject.ErrUnknown, inject.ErrNotHeld, inject.ErrReleased, inject.ErrDropped, inject.ErrInForce, inject.ErrOver} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -451,6 +455,9 @@ func (s *stepper) done(ctx context.Context, step *scenarios.Step, at int, facts 
 		if r.Held || r.Dropped && !dropped[r.Name] {
 			e.Holds = append(e.Holds, fmt.Sprintf("%s (%s)", r.Name, scenarios.RuleText(r.Rule)))
 		}
+		if r.Action == inject.Drop && r.Hits > 0 && strings.HasPrefix(r.Step, "vector:") && errors.As(err, new(*lab.LostError)) {
+			e.Ate = append(e.Ate, fmt.Sprintf("%s (%s), %d so far", r.Name, scenarios.RuleText(r.Rule), r.Hits))
+		}
 	}
 	if p := s.inject.Progress(); len(s.inject.States()) > 0 && !strings.Contains(err.Error(), p) {
 		e.Progress = p
@@ -495,6 +502,8 @@ func (s *stepper) do(ctx context.Context, step *scenarios.Step, from since, fact
 		return s.addQueues(ctx)
 	case scenarios.VerbRelease:
 		return s.inject.Release(step.Release)
+	case scenarios.VerbEnd:
+		return s.inject.End(step.End)
 	case scenarios.VerbPost, scenarios.VerbResetService:
 		return s.post(step)
 	case scenarios.VerbReset:

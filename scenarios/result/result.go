@@ -19,9 +19,10 @@ type Outcome string
 
 // The outcomes.
 const (
-	Pass  Outcome = "pass"
-	Fail  Outcome = "fail"  // the kernel or driver did not do what was expected, or crashed
-	Error Outcome = "error" // the lab itself could not tell
+	Pass     Outcome = "pass"
+	Observed Outcome = "observed" // nothing went wrong, but nothing, or not all that the scenario expects, was expected
+	Fail     Outcome = "fail"     // the kernel or driver did not do what was expected, or crashed
+	Error    Outcome = "error"    // the lab itself could not tell
 )
 
 // Roles of a vector.
@@ -33,10 +34,12 @@ const (
 
 // Report is one run of irqlab.
 type Report struct {
-	Schema int    `json:"schema"`
-	Host   Host   `json:"host"`
-	Cases  []Case `json:"cases"`
-	NotRun int    `json:"not_run,omitempty"` // cases that had not ended when the run was interrupted, or when this was written
+	Schema  int     `json:"schema"`
+	IRQLab  string  `json:"irqlab,omitempty"` // the version that made it
+	Host    Host    `json:"host"`
+	Seconds float64 `json:"seconds,omitempty"` // elapsed until the last case had ended, fetching not included
+	Cases   []Case  `json:"cases"`
+	NotRun  int     `json:"not_run,omitempty"` // cases that had not ended when the run was interrupted, or when this was written
 }
 
 // Host is the machine the lab ran on.
@@ -52,9 +55,10 @@ type Case struct {
 	Scenario string   `json:"scenario"`
 	Name     string   `json:"case"`
 	Outcome  Outcome  `json:"outcome"`
-	Reasons  []string `json:"reasons"`         // why not pass, one sentence each
-	Known    string   `json:"known,omitempty"` // of a fail that is known on this kernel: why, and where it is told of
-	Notes    []string `json:"notes,omitempty"` // what a reader must know to judge the outcome, e.g. dropped expectations
+	Reasons  []string `json:"reasons"`           // why not pass, one sentence each
+	Known    string   `json:"known,omitempty"`   // of a fail that is known on this kernel: why, and where it is told of
+	Command  string   `json:"command,omitempty"` // that runs it again
+	Notes    []string `json:"notes,omitempty"`   // what a reader must know to judge the outcome, e.g. dropped expectations
 
 	Kernel     string      `json:"kernel"`                // the release the guest reports
 	KernelSpec string      `json:"kernel_spec,omitempty"` // what was asked for

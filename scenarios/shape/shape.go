@@ -37,14 +37,15 @@ type Shape struct {
 // Default is the machine of the published low-vCPU results: 4 CPUs, 2 cores x 2 threads.
 func Default() Shape { return Shape{Sockets: 1, Cores: 2, Threads: 2, Nodes: 1, MemoryMiB: 512} }
 
-// Keys are the words of the text form, in the order String writes them.
-func Keys() []string { return []string{"sockets", "cores", "threads", "nodes", "memory"} }
+// Keys are the words of the text form, in the order String writes them, which leaves out cpus.
+func Keys() []string { return []string{"sockets", "cores", "threads", "nodes", "memory", "cpus"} }
 
-// ParseShape reads "sockets=1,cores=2,threads=2,nodes=1,memory=512M". What is left out is as in Default. Memory takes the suffixes M and G
-// (MiB, GiB). The result is valid.
+// ParseShape reads "sockets=1,cores=2,threads=2,nodes=1,memory=512M". What is left out is as in Default, or follows from "cpus=8", the CPUs of the machine: its cores, with
+// two threads each where the number is even, or its threads where the cores are given. Memory takes the suffixes M and G (MiB, GiB). The result is valid.
 func ParseShape(text string) (Shape, error) {
 	s := Default()
-	fields := map[string]*int{"sockets": &s.Sockets, "cores": &s.Cores, "threads": &s.Threads, "nodes": &s.Nodes, "memory": &s.MemoryMiB}
+	cpus := 0
+	fields := map[string]*int{"sockets": &s.Sockets, "cores": &s.Cores, "threads": &s.Threads, "nodes": &s.Nodes, "memory": &s.MemoryMiB, "cpus": &cpus}
 	seen := map[string]bool{}
 	for part := range strings.SplitSeq(text, ",") {
 		key, value, ok := strings.Cut(strings.TrimSpace(part), "=")
@@ -68,10 +69,29 @@ func ParseShape(text string) (Shape, error) {
 			return Shape{}, fmt.Errorf("shape %q: %s: %w", text, key, err)
 		}
 	}
+	if seen["cpus"] {
+		if !seen["threads"] && !seen["cores"] && cpus%(s.Sockets*2) != 0 {
+			s.Threads = 1
+		}
+		switch {
+		case !seen["cores"]:
+			s.Cores = cpus / (s.Sockets * s.Threads)
+		case !seen["threads"]:
+			s.Threads = cpus / (s.Sockets * s.Cores)
+		}
+		if s.CPUs() != cpus {
+			return Shape{}, fmt.Errorf("shape %q: cpus=%d does not come out with whole cores; %s are %d CPUs", text, cpus, s.product(), s.CPUs())
+		}
+	}
 	if err := s.Validate(); err != nil {
 		return Shape{}, fmt.Errorf("shape %q: %w", text, err)
 	}
 	return s, nil
+}
+
+// product is how the CPUs come about, in words.
+func (s Shape) product() string {
+	return fmt.Sprintf("%d sockets x %d cores x %d threads", s.Sockets, s.Cores, s.Threads)
 }
 
 func parseCount(value string) (int, error) {
@@ -113,7 +133,7 @@ func (s Shape) Validate() error {
 	}
 	switch cores := s.Sockets * s.Cores; {
 	case s.CPUs() > MaxCPUs:
-		return fmt.Errorf("%d sockets x %d cores x %d threads are %d CPUs; allowed: 1 to %d", s.Sockets, s.Cores, s.Threads, s.CPUs(), MaxCPUs)
+		return fmt.Errorf("%s are %d CPUs; allowed: 1 to %d", s.product(), s.CPUs(), MaxCPUs)
 	case s.Nodes > MaxNodes:
 		return fmt.Errorf("nodes=%d is impossible; allowed: 1 to %d", s.Nodes, MaxNodes)
 	case s.Nodes > cores:
