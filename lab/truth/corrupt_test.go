@@ -136,7 +136,7 @@ func TestSpoiled(t *testing.T) {
 			c.Outcome, c.Reasons = fail, []string{"The kernel log has a warning, expected none: WARNING."}
 		}, "nothing shows that"},
 		{"a lost interrupt", func(_ *Case, f *Facts, _ *Claim) { call(f, "irq.await: no new interrupt within 10s on IRQ 30") }, string(classLost)},
-		{"pressure that could not be", func(_ *Case, f *Facts, _ *Claim) { call(f, "pressure.occupy: no space left on device") }, string(classLab)},
+		{"pressure that could not be", func(_ *Case, f *Facts, _ *Claim) { call(f, "pressure.occupy: no space left on device") }, "the pressure could not be brought up"},
 		{"a CPU that would not leave", func(_ *Case, f *Facts, _ *Claim) { call(f, "cpu.set: device or resource busy") }, string(classRefused)},
 		{"a call that failed", func(_ *Case, f *Facts, _ *Claim) { call(f, "irq.observe: the channel is closed") }, string(classLab)},
 		{"a rule that was not hit", func(_ *Case, f *Facts, _ *Claim) { drop(f, "inject", "occurrence", 0) }, string(classUnreached)},

@@ -309,23 +309,32 @@ func Generate(seed uint64, number int, few bool) Case {
 		c.Vectors = 1 + d.IntN(2*len(online)+2)
 	}
 	if m.Levels {
-		c.levels(d, online)
+		full := m.cpus() <= 2 && d.chance(45) // filling a CPU takes a while, so only on small machines
+		if full {
+			c.Vectors = 2 + d.IntN(39)
+		}
+		c.levels(d, online, full)
 	}
 	c.vfio(d, online, few)
 	return c
 }
 
-// levels are those of other devices' vectors, up to all there is room for.
-func (c *Case) levels(d dice, online cpulist.List) {
+// levels are those of other devices' vectors; full: up to all there is room for on some CPU, or on each.
+func (c *Case) levels(d dice, online cpulist.List, full bool) {
+	each := d.chance(50)
 	for _, moment := range []string{"hwc", "queues"} {
-		if !d.chance(60) {
+		fill := full && (moment == "queues" || d.chance(20))
+		if !fill && !d.chance(60) {
 			continue
 		}
 		entry := "vectors:before=" + moment
-		for _, cpu := range online {
+		for i, cpu := range online {
 			level := d.IntN(24)
-			if c.Machine.cpus() <= 2 && d.chance(50) { // filling a CPU takes a while, so only small machines
-				level = pick(d, 150, 180, 185, 188, 190)
+			switch {
+			case fill && (each || i == len(online)-1):
+				level = pick(d, 180, 185, 188, 190, 190)
+			case fill:
+				level = 40 + d.IntN(100)
 			}
 			entry += fmt.Sprintf(",cpu%d=%d", cpu, level)
 		}
@@ -463,9 +472,9 @@ func (c *Case) vfio(d dice, online cpulist.List, few bool) {
 func (c *Case) fault(d dice, few bool) {
 	r := &Rule{At: fmt.Sprintf("vector:%d", d.IntN(c.Vectors)), Name: "fault", Nth: 1 + d.IntN(3), Times: 1}
 	switch k := d.IntN(20); {
-	case k == 0 && !few:
+	case k < 2 && !few: // waited for in vain, 10 s long
 		c.Steps = append(c.Steps, Step{Verb: "drop", Rule: r})
-	case k < 3:
+	case k < 4:
 		r.Nth = 400 // never reached
 		c.Steps = append(c.Steps, Step{Verb: "drop", Rule: r})
 	case k < 8:
