@@ -110,6 +110,10 @@ func TestSpoiled(t *testing.T) {
 		{"one vector fewer", func(_ *Case, f *Facts, _ *Claim) {
 			f.Observations[1].Vectors = f.Observations[1].Vectors[:4]
 		}, string(classVectors)},
+		{"one vector fewer, and nobody expects more", func(c *Case, f *Facts, _ *Claim) {
+			last2(c).Vectors = 0
+			f.Observations[1].Vectors = f.Observations[1].Vectors[:4]
+		}, "4 vectors, and the device has 5"},
 		{"a vector that was not assigned", func(_ *Case, f *Facts, _ *Claim) {
 			f.Trace = slices.DeleteFunc(f.Trace, func(e Event) bool { return e.Kind == "vector-assign" && e.Vector == 4 })
 		}, string(classRoom)},

@@ -305,6 +305,20 @@ func (j *judge) observations() {
 	}
 }
 
+// assigned is how many of its vectors the device had been given somebody to signal for at a place in the trace.
+func (j *judge) assigned(before int) int {
+	there := map[int]bool{}
+	for _, e := range j.f.Trace[:before] {
+		switch e.Kind {
+		case "vector-assign":
+			there[e.Vector] = true
+		case "vector-deassign":
+			delete(there, e.Vector)
+		}
+	}
+	return len(there)
+}
+
 func lists(l []cpulist.List) string { return fmt.Sprint(l) }
 
 // observation judges the n-th; from is where in the trace to look for it on, and what is returned where to look for the next.
@@ -322,6 +336,9 @@ func (j *judge) observation(n int, p looked, from int) int {
 			}
 			at[e.Vector], next = i, i+1
 		}
+	}
+	if there := j.assigned(next); len(o.Vectors) > there || j.c.Driver == "vfio" && len(o.Vectors) < there {
+		j.odd("%s: %d vectors, and the device has %d", o.Label, len(o.Vectors), there)
 	}
 	if w.Online != nil && !slices.Equal(o.Online, w.Online) {
 		j.say(classOnline, "%s: %s, not %s", o.Label, o.Online, w.Online)
