@@ -102,6 +102,9 @@ func TestSpoiled(t *testing.T) {
 		}, string(classDropped)},
 		{"requested", func(_ *Case, f *Facts, _ *Claim) { last(f).Requested = cpulist.Range(0, 3) }, string(classDropped)},
 		{"asked", func(_ *Case, f *Facts, _ *Claim) { last(f).Asked = cpulist.Range(0, 1) }, "strategy linear asks for"},
+		{"a hint", func(c *Case, f *Facts, _ *Claim) {
+			c.Driver, last(f).Hint = "mana", cpulist.New(3)
+		}, `its hint "3"`},
 		{"online", func(_ *Case, f *Facts, _ *Claim) { f.Observations[1].Online = cpulist.Range(0, 2) }, "by the steps it ought to be"},
 		{"an effective CPU that is offline", func(_ *Case, f *Facts, _ *Claim) {
 			f.Observations[1].Online = cpulist.List{0, 2, 3}

@@ -298,7 +298,7 @@ func Generate(seed uint64, number int, few bool) Case {
 		if d.chance(15) {
 			c.Vectors = 2 + d.IntN(14)
 		}
-		c.mana(d, online, few)
+		c.mana(d, online)
 		return c
 	}
 	c.Strategy = pick(d, strategies...)
@@ -402,7 +402,7 @@ func (c *Case) look(d dice, online cpulist.List, label string) []Step {
 }
 
 // rounds are what happens to a function that is up: CPUs leave and come back, vectors fire.
-func (c *Case) rounds(d dice, online cpulist.List, few bool) []Step {
+func (c *Case) rounds(d dice, online cpulist.List) []Step {
 	var s []Step
 	n := 1 + d.IntN(3)
 	for i := range n {
@@ -465,7 +465,7 @@ func (c *Case) vfio(d dice, online cpulist.List, few bool) {
 	if d.chance(60) {
 		c.Steps = append(c.Steps, c.look(d, online, "first")...)
 	}
-	c.Steps = append(c.Steps, c.rounds(d, online, few)...)
+	c.Steps = append(c.Steps, c.rounds(d, online)...)
 }
 
 // fault is one at an interrupt, which needs no protocol.
@@ -495,7 +495,7 @@ func (c *Case) fault(d dice, few bool) {
 	}
 }
 
-func (c *Case) mana(d dice, online cpulist.List, few bool) {
+func (c *Case) mana(d dice, online cpulist.List) {
 	if d.chance(35) {
 		if d.chance(60) {
 			c.Want = c.want(d, online)
@@ -552,7 +552,7 @@ func (c *Case) mana(d dice, online cpulist.List, few bool) {
 	if d.chance(60) {
 		c.Steps = append(c.Steps, c.look(d, online, "first")...)
 	}
-	c.Steps = append(c.Steps, c.rounds(d, online, few)...)
+	c.Steps = append(c.Steps, c.rounds(d, online)...)
 	if d.chance(50) {
 		c.Steps = append(c.Steps, verb("down"))
 		if d.chance(50) {

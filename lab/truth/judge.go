@@ -22,23 +22,23 @@ type Class string
 
 // The classes. Those that end a case hide what else was wrong with it.
 const (
-	classLab       Class = "the lab could not tell"     // ends
-	classLost      Class = "an interrupt was lost"      // ends
-	classRoom      Class = "no room for a vector"       // ends, in steps
-	classRefused   Class = "a step was refused"         // ends
-	classDriver    Class = "the driver's probe failed"  // ends
-	classAllowed   Class = "a step was not refused"     //
-	classWarning   Class = "a warning in the log"       //
-	classDropped   Class = "a mask was not kept"        //
-	classKept      Class = "a mask was kept"            // that was to be dropped
-	classPending   Class = "outside of its mask"        //
-	classElsewhere Class = "handled elsewhere"          //
-	classUnsettled Class = "handled nowhere"            //
-	classOffline   Class = "routed to an offline CPU"   //
-	classStorm     Class = "a storm's counts"           //
-	classUnreached Class = "a rule that never was hit"  //
-	classLeft      Class = "the driver left things"     //
-	classOnline    Class = "expected other CPUs online" //
+	classLab       Class = "the lab could not tell"    // ends
+	classLost      Class = "an interrupt was lost"     // ends
+	classRoom      Class = "no room for a vector"      // ends, in steps
+	classRefused   Class = "a step was refused"        // ends
+	classDriver    Class = "the driver's probe failed" // ends
+	classAllowed   Class = "a step was not refused"
+	classWarning   Class = "a warning in the log"
+	classDropped   Class = "a mask was not kept"
+	classKept      Class = "a mask was kept" // that was to be dropped
+	classPending   Class = "outside of its mask"
+	classElsewhere Class = "handled elsewhere"
+	classUnsettled Class = "handled nowhere"
+	classOffline   Class = "routed to an offline CPU"
+	classStorm     Class = "a storm's counts"
+	classUnreached Class = "a rule that never was hit"
+	classLeft      Class = "the driver left things"
+	classOnline    Class = "expected other CPUs online"
 	classVectors   Class = "expected other vectors"
 	classWithin    Class = "expected within"
 	classClustered Class = "expected clustered"
@@ -70,11 +70,12 @@ type judge struct {
 	c     *Case
 	f     *Facts
 	claim *Claim
+	first map[int]Vector // of the kernel's driver: the reading that showed first what is requested now, by vector
 }
 
 // Judge says what the outcome ought to be, from the facts. The claim is only held against what was found, never believed.
 func Judge(c *Case, f *Facts, claim *Claim) Verdict {
-	j := &judge{Verdict{Why: map[Class][]string{}}, c, f, claim}
+	j := &judge{Verdict{Why: map[Class][]string{}}, c, f, claim, map[int]Vector{}}
 	j.calls()
 	j.log()
 	j.observations()
@@ -319,8 +320,6 @@ func (j *judge) assigned(before int) int {
 	return len(there)
 }
 
-func lists(l []cpulist.List) string { return fmt.Sprint(l) }
-
 // observation judges the n-th; from is where in the trace to look for it on, and what is returned where to look for the next.
 func (j *judge) observation(n int, p looked, from int) int {
 	o, said := &j.f.Observations[n], &j.claim.Observations[n]
@@ -386,7 +385,7 @@ func (j *judge) observation(n int, p looked, from int) int {
 			j.odd("%s: vector %d handled on %q; it is %q", o.Label, v.Index, claimed, handled)
 		}
 	}
-	if w.Queues != nil && lists(queues) != lists(w.Queues) {
+	if w.Queues != nil && fmt.Sprint(queues) != fmt.Sprint(w.Queues) {
 		j.say(classQueues, "%s: %v, not %v", o.Label, queues, w.Queues)
 	}
 	idle, doubled := cpulist.List{}, false
@@ -420,10 +419,11 @@ func (j *judge) kept(o *Observation, v *Vector, p looked) (dropped bool) {
 	if v.Index == 0 {
 		left = p.leftHWC
 	}
-	if j.c.Driver == "vfio" {
-		if want, known := j.asked(v.Index, p); known && !slices.Equal(want, v.Asked) {
-			j.odd("%s: vector %d: asked for %q, and strategy %s asks for %q", o.Label, v.Index, v.Asked, j.c.Strategy, want)
-		}
+	if want, known := j.asked(v.Index); known && !slices.Equal(want, v.Asked) {
+		j.odd("%s: vector %d: asked for %q, and strategy %s asks for %q", o.Label, v.Index, v.Asked, j.c.Strategy, want)
+	}
+	if want := j.learned(v); j.c.Driver == "mana" && !slices.Equal(want, v.Asked) {
+		j.odd("%s: vector %d: asked for %q, and its hint %q, or else the first mask, says %q", o.Label, v.Index, v.Asked, v.Hint, want)
 	}
 	lasting := v.Asked.Minus(left)
 	dropped = len(lasting) > 0 && !slices.Equal(v.Requested.Minus(left), lasting)
@@ -436,8 +436,19 @@ func (j *judge) kept(o *Observation, v *Vector, p looked) (dropped bool) {
 	return dropped
 }
 
+// learned is what the kernel's driver has asked for a vector: its hint, or where it gives none the first mask that was seen.
+func (j *judge) learned(v *Vector) cpulist.List {
+	if first, known := j.first[v.Index]; !known || first.IRQ != v.IRQ || len(first.Hint) > 0 || len(v.Hint) > 0 {
+		j.first[v.Index] = *v
+	}
+	if len(v.Hint) > 0 {
+		return v.Hint
+	}
+	return j.first[v.Index].Requested
+}
+
 // asked is the mask that the strategy asks for a queue vector, where that takes no more than counting CPUs.
-func (j *judge) asked(index int, p looked) (mask cpulist.List, known bool) {
+func (j *judge) asked(index int) (mask cpulist.List, known bool) {
 	if index == 0 {
 		return nil, false
 	}
