@@ -161,6 +161,11 @@ func TestSpoiled(t *testing.T) {
 		{"what is expected: queues", func(c *Case, _ *Facts, _ *Claim) { last2(c).Queues = []cpulist.List{{0}, {1}, {2}, {0}} }, string(classQueues)},
 		{"what is expected: dropped", func(c *Case, _ *Facts, _ *Claim) { last2(c).Dropped = cpulist.New(1) }, string(classKept)},
 		{"the outcome", func(_ *Case, _ *Facts, c *Claim) { c.Outcome = fail }, "the lab says fail, and it is pass"},
+		{"observed, though something is expected", func(_ *Case, _ *Facts, c *Claim) { c.Outcome = observed }, "the lab says observed, and it is pass"},
+		{"a doubt about what is well", func(_ *Case, _ *Facts, c *Claim) {
+			c.Outcome, c.Reasons = failed, []string{withheld + "it stood still"}
+		}, "the lab says error, and it is pass"},
+		{"a storm that was ahead", func(_ *Case, f *Facts, _ *Claim) { f.Storms[0].Vectors[1].Ahead = 1 }, string(classStorm)},
 		{"a reason", func(_ *Case, _ *Facts, c *Claim) { c.Reasons = []string{"It felt wrong."} }, "a reason of no known class"},
 		{"clustered", func(_ *Case, _ *Facts, c *Claim) { c.Observations[0].Clustered = true }, "clustered true"},
 		{"idle", func(_ *Case, _ *Facts, c *Claim) { c.Observations[0].Idle = cpulist.New(1) }, `idle "1"`},

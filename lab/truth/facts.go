@@ -48,6 +48,7 @@ type Storm struct {
 		Fired   uint64 `json:"fired"`
 		Handled uint64 `json:"handled"`
 		Own     uint64 `json:"own"`
+		Ahead   uint64 `json:"ahead"` // the most by which handled has been above fired meanwhile
 	} `json:"vectors"`
 }
 
