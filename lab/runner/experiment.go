@@ -295,13 +295,13 @@ func (s *stepper) openPressure(ctx context.Context) (press func(ctx context.Cont
 	}, nil
 }
 
-// mostPressure is the number of vectors the levels could need on a CPU that has none.
+// mostPressure is the number of vectors the levels could need on CPUs that have none; one at least, since no function has less.
 func (e *experiment) mostPressure() int {
 	sum := 0
 	for cpu := range e.c.Shape.CPUs() {
 		sum += max(e.c.Pressure.Levels(scenarios.BeforeHWC)[cpu], e.c.Pressure.Levels(scenarios.BeforeQueues)[cpu])
 	}
-	return min(sum, scenarios.MaxVectors)
+	return max(1, min(sum, scenarios.MaxVectors))
 }
 
 // observe takes down a reading, with what was asked.

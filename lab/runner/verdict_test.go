@@ -35,6 +35,7 @@ func TestFullCPUs(t *testing.T) {
 		dropped    bool
 	}{
 		{"enough", "strategy: unset\nvectors: 5\n" + full, result.Observed, "", 5, false},
+		{"levels that are all 0", "strategy: linear\nvectors: 3\npressure: [\"vectors:before=hwc,cpu0=0\"]\nexpect: {settled: {queues-within: 0-1}}\n", result.Pass, "", 3, false},
 		{"dropped", "strategy: local-spread\nvectors: 25\n" + full, result.Fail, "settled: vector 1: asked for 1, the kernel kept 0-1.", 25, true},
 		{"dropped, as expected", "strategy: local-spread\nvectors: 25\n" + full + "expect: {settled: {dropped: 1}}\n", result.Pass, "", 25, true},
 		{"exhausted", crowded + fuller, result.Fail, "the kernel refused vector", 2, true},
