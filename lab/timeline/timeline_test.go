@@ -507,6 +507,50 @@ func TestFold(t *testing.T) {
 	}
 }
 
+// What a driver asks again and again, the noise of a device and the boot before the first step do not keep time from being folded.
+func TestMoments(t *testing.T) {
+	t.Parallel()
+	tl := read(t, `{"irqlab":"timeline","schema":1,"end":40}
+{"t":1,"source":"guest-log","kind":"log","level":6,"text":"of the boot"}
+{"t":2,"for":3,"source":"step","kind":"step","fields":{"number":1},"step":"0","text":"probe"}
+{"t":3,"source":"device","kind":"hwc-request","text":"LIST_DEVICES a"}
+{"t":10,"source":"device","kind":"hwc-request","text":"QUERY_GF_STAT a"}
+{"t":10,"source":"vector","kind":"vector-fire","vector":0}
+{"t":12,"source":"device","kind":"hwc-request","text":"QUERY_GF_STAT b"}
+{"t":13,"source":"device","kind":"doorbell-rq"}
+{"t":14,"source":"device","kind":"eqe"}
+{"t":15,"source":"agent","kind":"agent-call"}
+{"t":16,"source":"guest-log","kind":"log","level":7,"text":"a detail"}
+{"t":17,"source":"vector","kind":"vector-fire","vector":1}
+{"t":18,"source":"guest-log","kind":"log","level":6,"text":"a notice"}
+`)
+	var got []float64
+	for _, at := range moments(tl.items(Filter{})) {
+		got = append(got, at.seconds())
+	}
+	if d := cmp.Diff([]float64{2, 5, 3, 10, 17, 18}, got); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+}
+
+// A file with very many kinds still makes a page: the rarest go with their source.
+func TestKinds(t *testing.T) {
+	t.Parallel()
+	tl := &Timeline{Header: Header{IRQLab: "timeline", Schema: 1}}
+	for i := range 5 * maxKinds {
+		for range i + 1 {
+			tl.Events = append(tl.Events, Event{Source: SourceDevice, Kind: fmt.Sprintf("kind-%d", i)})
+		}
+	}
+	sources, class := kindsOf(tl.items(Filter{}))
+	if len(sources) != 1 || len(sources[0].Kinds) != maxKinds || sources[0].Kinds[0].Name != fmt.Sprintf("kind-%d", 5*maxKinds-1) {
+		t.Errorf("%d sources, the first %+v", len(sources), sources[0])
+	}
+	if first, last := class(tl.items(Filter{})[0]), class(tl.items(Filter{})[len(tl.Events)-1]); first != "" || last != "k0" {
+		t.Errorf("classes %q and %q", first, last)
+	}
+}
+
 // Labels never cover each other, bars stay where they are, and what has no room loses its label and not its mark.
 func TestPack(t *testing.T) {
 	t.Parallel()
