@@ -565,6 +565,7 @@ func TestPack(t *testing.T) {
 		"no room":      {[]mark{{left: 0, width: 9, Label: "aaaaaaaa"}, {left: 1, width: 1, Label: "b"}}, 1, false, []string{"0 aaaaaaaa 0+100", "0  1+0"}},
 		"at the edge":  {[]mark{{left: 98, Label: "aaaa"}}, 1, false, []string{"0 aaaa 93.8+4.2 end"}},
 		"bare ones":    {[]mark{{left: 0}, {left: 1, Label: "a"}, {left: 2}}, 2, true, []string{"0  0+0", "1 a 1+99", "0  2+0"}},
+		"bare bars":    {[]mark{{left: 0, width: 5}, {left: 1, width: 5}}, 2, true, []string{"0  0+0", "0  1+0"}},
 	} {
 		marks, used := pack(tc.marks, tc.lines, tc.bare)
 		var got []string
@@ -590,7 +591,7 @@ const branched = `{"t":0,"kind":"step","number":0,"text":"starting"}
 {"t":1000000000,"kind":"step","number":2,"text":"offline 3"}
 {"t":1000000000,"kind":"step","number":3,"text":"fire"}
 {"t":1500000000,"kind":"step","number":0,"text":"bringing eth0 up"}
-{"t":2000000000,"kind":"step-end","number":2,"text":"0.0.0 done"}
+{"t":1900000000,"kind":"step-end","number":2,"text":"0.0.0 done"}
 {"t":2000000000,"kind":"step","number":4,"text":"online 3"}
 {"t":4000000000,"kind":"step-end","number":3,"text":"0.1.0 refused: no"}
 {"t":4500000000,"kind":"step-end","number":4,"text":"0.0.1 done"}
@@ -608,11 +609,11 @@ func TestBranches(t *testing.T) {
  seconds           +  source  event
 0.000000              step    starting
 1.000000    1.000000  step    0 together, 3.5s
-1.000000    0.000000  step    0.0.0 offline 3, 1s
+1.000000    0.000000  step    0.0.0 offline 3, 900ms
 1.000000    0.000000  step    0.1.0 fire, 3s
 1.500000    0.500000  step    bringing eth0 up
-2.000000    0.500000  step    0.0.0 done
-2.000000    0.000000  step    0.0.1 online 3, 2.5s
+1.900000    0.400000  step    0.0.0 done
+2.000000    0.100000  step    0.0.1 online 3, 2.5s
 4.000000    2.000000  step    0.1.0 refused: no
 4.500000    0.500000  step    0.0.1 done
 4.500000    0.000000  step    settle
@@ -620,6 +621,9 @@ func TestBranches(t *testing.T) {
 `
 	if d := cmp.Diff(want, text(t, tl, Filter{}, false)); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
+	}
+	if e := tl.Events[4]; e.For != Time(ms(400)) {
+		t.Errorf("%s lasts %s; it ends when a step does", e.Text, e.For)
 	}
 	c := chart{span: span{to: tl.Header.End}, slots: 100}
 	var got []string
@@ -630,7 +634,7 @@ func TestBranches(t *testing.T) {
 	}
 	lanes := []string{
 		"steps: step starting 0 to 1", "steps: step together 1 to 4.5", "steps: step open settle 4.5 to 5",
-		"branch 0.0: step offline 3 1 to 2", "branch 0.0: step online 3 2 to 4.5",
+		"branch 0.0: step offline 3 1 to 1.9", "branch 0.0: step online 3 2 to 4.5",
 		"branch 0.1: step fire 1 to 4", "branch 0.1: warn 0.1.0 refused: no 4 to 4",
 		"device: device   5 to 5",
 	}
@@ -657,6 +661,23 @@ func TestRules(t *testing.T) {
 	}
 	want := []string{"rules: fault drop vector:1 1 to 1", "rules: inject hold request:REGISTER_DEVICE, 3s 2 to 5", "guest log: warn WARNING: odd 7 to 7", "guest log: guest-log 8 to 8"}
 	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+}
+
+// Requests that are rare have their names on the device's lane, each once in a row.
+func TestRequests(t *testing.T) {
+	t.Parallel()
+	content := `{"irqlab":"timeline","schema":1,"end":100}` + "\n"
+	for i, name := range []string{"A", "B", "B", "C", "D", "C", "D", "C", "D", "C", "D", "C", "D"} {
+		content += fmt.Sprintf(`{"t":%d,"source":"device","kind":"hwc-request","text":"%s x=1"}`+"\n", 7*i, name)
+	}
+	tl := read(t, content)
+	var got []string
+	for _, m := range sourceLanes(tl.items(Filter{}), chart{span: span{to: tl.Header.End}, slots: 100}, func(item) string { return "" })[0].Marks {
+		got = append(got, m.Label)
+	}
+	if d := cmp.Diff([]string{"A", "B", "", "", "", "", "", "", "", "", "", "", ""}, got); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
 	}
 }
@@ -722,9 +743,13 @@ func TestHTMLEscapes(t *testing.T) {
 		{Source: SourceInject, Kind: "inject", Text: evil, For: 7}, {Source: SourceStep, Kind: "step-end", Text: evil, Step: evil},
 		{Source: SourceDevice, Kind: "hwc-request", Text: evil}, {Source: evil, Kind: evil, Text: evil},
 	}}
-	n := elements(t, htmlPage(t, tl, Filter{}))
+	page := htmlPage(t, tl, Filter{})
+	n := elements(t, page)
 	if n["script"] != 1 || n["img"] != 0 {
 		t.Errorf("elements %v", n)
+	}
+	if strings.Contains(page, `class="verdict`) {
+		t.Error("an outcome that there is not became a class")
 	}
 }
 
