@@ -45,7 +45,7 @@ func testTimeline(t *testing.T, c result.Case, path string) {
 		n := slices.IndexFunc(tl.Events, func(e timeline.Event) bool { return e.Kind == "step" && e.Step == s.At && e.Text == s.Text })
 		if n < 0 {
 			t.Errorf("%s/%s: step %s %s is not on the timeline", c.Scenario, c.Name, s.At, s.Text)
-		} else if took := time.Duration(tl.Events[n].For).Seconds(); took < s.End-s.Start-0.1 || took > s.End-s.Start+0.1 {
+		} else if took := time.Duration(tl.Events[n].For).Seconds(); took < s.End-s.Start-0.5 || took > s.End-s.Start+0.5 {
 			t.Errorf("%s/%s: step %s %s took %g s, and %g s on the timeline", c.Scenario, c.Name, s.At, s.Text, s.End-s.Start, took)
 		}
 	}

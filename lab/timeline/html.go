@@ -28,20 +28,19 @@ const (
 // pageData is what the template sees.
 type pageData struct {
 	*Header
-	Title    string
-	Meta     string
-	Verdict  string // the outcome, for its colour
-	Summary  []string
-	Ticks    []mark
-	Folds    []mark
-	Bands    []mark
-	Lanes    []lane
-	Sources  []shownSource
-	Kinds    []shownKind
-	Rows     []pageRow
-	Omitted  int // rows
-	Span     string
-	Absences bool
+	Title   string
+	Meta    string
+	Verdict string // the outcome, for its colour
+	Summary []string
+	Ticks   []mark
+	Folds   []mark
+	Bands   []mark
+	Lanes   []lane
+	Sources []shownSource
+	Kinds   []shownKind
+	Rows    []pageRow
+	Omitted int // rows
+	Span    string
 }
 
 // shownSource and shownKind are what can be hidden. Off: it is at first.
@@ -96,7 +95,7 @@ func (tl *Timeline) HTML(ctx context.Context, w io.Writer, f Filter, each bool) 
 		d.Kinds = append(d.Kinds, s.Kinds...)
 	}
 	for _, s := range c.folds {
-		d.Folds = append(d.Folds, c.over(s.from, s.to, mark{Label: foldName(s), Title: fmt.Sprintf("%s to %s: nothing, or nothing but questions and doorbells", s.from, s.to)}))
+		d.Folds = append(d.Folds, c.over(s.from, s.to, mark{Label: foldName(s), Title: fmt.Sprintf("%s to %s is folded: nothing in it is part of the story", s.from, s.to)}))
 	}
 	var err error
 	if d.Rows, err = pageRows(ctx, shown, each, class); err != nil {
@@ -129,7 +128,12 @@ func (tl *Timeline) HTML(ctx context.Context, w io.Writer, f Filter, each bool) 
 }
 
 // foldName is the length of a fold, as short as its width.
-func foldName(s span) string { return fmt.Sprintf("%.2g s", s.length().seconds()) }
+func foldName(s span) string {
+	if n := s.length().seconds(); n < 9.95 {
+		return fmt.Sprintf("%.2g s", n)
+	}
+	return fmt.Sprintf("%.0f s", s.length().seconds())
+}
 
 // moments are those of what a reader would miss. What a machine does until the scenario's first step is not part of it, nor is a request that repeats, with the interrupt of
 // the hardware channel, vector 0, that answers it.

@@ -507,6 +507,15 @@ func TestFold(t *testing.T) {
 	}
 }
 
+func TestFoldName(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[float64]string{0.2571: "0.26 s", 1.74: "1.7 s", 9.96: "10 s", 29.4: "29 s", 131: "131 s"} {
+		if got := foldName(span{0, Time(ms(1000 * n))}); got != want {
+			t.Errorf("%g: %q, want %q", n, got, want)
+		}
+	}
+}
+
 // What a driver asks again and again, the noise of a device and the boot before the first step do not keep time from being folded.
 func TestMoments(t *testing.T) {
 	t.Parallel()
