@@ -268,7 +268,7 @@ func sourceLanes(items []item, c chart, class func(item) string) []lane {
 			}
 		case e.Kind == kindInject:
 			label := printable(ruled(e.Text))
-			if label == "released" { // the end of its bar says it
+			if label == "released" || label == "ended" { // no fault; the end of a bar says it
 				continue
 			}
 			points[SourceInject].add(e.T, "fault", 0, title, label)

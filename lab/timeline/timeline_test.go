@@ -659,6 +659,7 @@ func TestRules(t *testing.T) {
 {"t":1,"source":"inject","kind":"inject","text":"d: drop vector:1 (occurrence 1)"}
 {"t":2,"for":3,"source":"inject","kind":"inject","text":"h: hold request:REGISTER_DEVICE (occurrence 2)"}
 {"t":5,"source":"inject","kind":"inject","text":"h: released"}
+{"t":6,"source":"inject","kind":"inject","text":"d: ended"}
 {"t":7,"source":"guest-log","kind":"log","level":4,"text":"WARNING: odd"}
 {"t":8,"source":"guest-log","kind":"log","level":6,"text":"even"}
 `)
