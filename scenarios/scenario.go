@@ -32,6 +32,7 @@ type Scenario struct {
 type Case struct {
 	Scenario   string
 	Name       string // unique in the scenario, e.g. "linear", "numa-aware/busy"
+	Question   string // what a run answers; the scenario's
 	Text       string // why this case is as it is
 	Kernel     string // SPEC
 	Shape      shape.Shape
@@ -215,7 +216,7 @@ func (d *decoder) expand(f *file, body namedCase) []Case {
 		d.fail(cmp.Or(at, "cases"), "the lists multiply to more than %d cases", MaxCases)
 		return nil
 	}
-	cases := []Case{{Scenario: f.Name, Name: body.name, Text: body.Text, Steps: steps, Expect: expect, Labels: expect.labels(), Known: body.Known, key: body.name, doing: setup(steps),
+	cases := []Case{{Scenario: f.Name, Name: body.name, Question: f.Question, Text: body.Text, Steps: steps, Expect: expect, Labels: expect.labels(), Known: body.Known, key: body.name, doing: setup(steps),
 		bound: f.KernelBound}}
 	cases = multiply(cases, st.Strategy, func(c *Case, v strategyName) string { c.Strategy = string(v); return string(v) })
 	cases = multiply(cases, st.Driver, func(c *Case, v driverName) string { c.Driver = string(v); return string(v) })

@@ -31,8 +31,12 @@ const (
 	logTail    = 40 // of the driver's log lines, in an error
 )
 
-// kindStep marks the lab's own steps on the function's timeline.
-var kindStep = trace.NewKind("step")
+// The lab's own steps on the function's timeline. A step of the scenario has a number, from 1 in the order they begin, and an end whose text is its place and its outcome,
+// "4.0.2 done"; what the lab does besides has the number 0 and no end.
+var (
+	kindStep    = trace.NewKind("step", "number")
+	kindStepEnd = trace.NewKind("step-end", "number")
+)
 
 // DriverError tells that the kernel's driver did not get where it was expected.
 type DriverError struct {

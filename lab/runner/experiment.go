@@ -112,9 +112,9 @@ func contain(f func() error) (err error) {
 	return f()
 }
 
-func (e *experiment) stage(s string) {
+func (e *experiment) stage(s string, number ...uint64) {
 	e.opts.status(Status{Case: e.c, Stage: s})
-	e.trace.Note(kindStep, s)
+	e.trace.Note(kindStep, s, number...)
 }
 
 // queues is the number of queue pairs the function offers the kernel's driver: one for each queue vector.

@@ -380,7 +380,7 @@ func (s *stepper) step(ctx context.Context, step *scenarios.Step, from since) er
 	}
 	s.mu.Unlock()
 	if s.c.Steps != nil {
-		s.stage(step.String())
+		s.stage(step.String(), uint64(at+1))
 	}
 	limit, dropped := stepLimit(step), s.dropped()
 	timed, cancel := context.WithTimeoutCause(ctx, limit, &lateError{limit})
@@ -440,12 +440,14 @@ func (s *stepper) done(ctx context.Context, step *scenarios.Step, at int, facts 
 	case err != nil:
 		r.Outcome, r.Refusal = result.StepFailed, err.Error()
 	}
+	end := stepEnd(r)
 	s.mu.Unlock()
+	s.trace.Note(kindStepEnd, end, uint64(at+1))
 	switch {
 	case err == nil, nested:
 		return err
 	case refused && step.Refused != "":
-		s.stage("refused: " + firstLine(err.Error()))
+		s.opts.status(Status{Case: s.c, Stage: "refused: " + firstLine(err.Error())})
 		return nil
 	case context.Cause(ctx) != nil && !errors.As(context.Cause(ctx), new(*limitError)): // others ended it
 		return err
@@ -472,6 +474,15 @@ func (s *stepper) done(ctx context.Context, step *scenarios.Step, at int, facts 
 		return errors.Join(e, s.take(ctx, labelRefused))
 	}
 	return e
+}
+
+// stepEnd is a step's place and what became of it, for the trace.
+func stepEnd(r *result.Step) string {
+	text := r.At + " " + string(r.Outcome)
+	if r.Refusal != "" {
+		text += ": " + firstLine(r.Refusal)
+	}
+	return text
 }
 
 func firstLine(text string) string {

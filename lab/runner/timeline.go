@@ -11,6 +11,7 @@ import (
 	"irqlab/lab"
 	"irqlab/lab/guestlog"
 	"irqlab/lab/timeline"
+	"irqlab/scenarios/result"
 )
 
 const (
@@ -69,6 +70,22 @@ func (e *experiment) askGuest(ctx context.Context) {
 	}
 }
 
+// final is the last observation, for the top of the timeline's page.
+func final(all []result.Observation) *timeline.Final {
+	if len(all) == 0 {
+		return nil
+	}
+	last := all[len(all)-1]
+	f := &timeline.Final{Label: last.Label, Online: last.Online}
+	for _, v := range last.Vectors {
+		f.Vectors = append(f.Vectors, timeline.Vector{
+			Index: v.Index, Role: v.Role, IRQ: v.IRQ, Action: v.Action, Asked: v.Asked, Requested: v.Affinity, Effective: v.Effective, Handled: v.Handled,
+			Dropped: v.Dropped, Pending: v.Pending, Unsettled: v.Unsettled,
+		})
+	}
+	return f
+}
+
 // keepTimeline writes the case's timeline next to its trace.
 func (e *experiment) keepTimeline() error {
 	if e.opts.Out == "" || e.vm == nil {
@@ -85,6 +102,8 @@ func (e *experiment) keepTimeline() error {
 	clock, err := timeline.Align(e.guest.start, e.guest.end)
 	e.guest.missing("nothing of the guest's log", err)
 	h.Notes = e.guest.notes
+	h.Question, h.Driver, h.Strategy, h.Reasons, h.Known = e.c.Question, e.c.Driver, e.c.Strategy, e.out.Reasons, e.out.Known
+	h.Final = final(e.out.Observations)
 	e.out.Artifacts.Timeline = filepath.Join(dir(e.c), "timeline.jsonl")
 	f, err := os.Create(filepath.Join(e.opts.Out, e.out.Artifacts.Timeline))
 	if err != nil {

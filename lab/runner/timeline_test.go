@@ -2,7 +2,9 @@ package runner
 
 import (
 	"os"
+	"slices"
 	"testing"
+	"time"
 
 	"irqlab/lab/timeline"
 	"irqlab/scenarios/result"
@@ -29,6 +31,23 @@ func testTimeline(t *testing.T, c result.Case, path string) {
 	}
 	if k := h.Clock; k.To <= k.From || k.Error <= 0 {
 		t.Errorf("%s/%s: clock %+v", c.Scenario, c.Name, k)
+	}
+	if len(c.Observations) > 0 {
+		last := c.Observations[len(c.Observations)-1]
+		if h.Final == nil || h.Final.Label != last.Label || len(h.Final.Vectors) != len(last.Vectors) || h.Final.Vectors[0].Effective.String() != last.Vectors[0].Effective.String() {
+			t.Errorf("%s/%s: the last observation is %+v, and on the timeline %+v", c.Scenario, c.Name, last, h.Final)
+		}
+	}
+	if h.Question == "" || h.Driver != c.Driver || !slices.Equal(h.Reasons, c.Reasons) {
+		t.Errorf("%s/%s: question %q, driver %q, reasons %q", c.Scenario, c.Name, h.Question, h.Driver, h.Reasons)
+	}
+	for _, s := range c.Steps {
+		n := slices.IndexFunc(tl.Events, func(e timeline.Event) bool { return e.Kind == "step" && e.Step == s.At && e.Text == s.Text })
+		if n < 0 {
+			t.Errorf("%s/%s: step %s %s is not on the timeline", c.Scenario, c.Name, s.At, s.Text)
+		} else if took := time.Duration(tl.Events[n].For).Seconds(); took < s.End-s.Start-0.5 || took > s.End-s.Start+0.5 {
+			t.Errorf("%s/%s: step %s %s took %g s, and %g s on the timeline", c.Scenario, c.Name, s.At, s.Text, s.End-s.Start, took)
+		}
 	}
 	seen := map[string]int{}
 	for _, e := range tl.Events {

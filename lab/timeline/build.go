@@ -23,17 +23,23 @@ var (
 	kindCPU      = lab.TraceCPU.Name()
 	kindRead     = lab.TraceRead.Name()
 	kindMasks    = lab.TraceMasks.Name()
+	kindSetIRQs  = vfiouser.TraceSetIRQs.Name()
 )
 
 const (
-	kindStep   = "step"   // of lab/runner
-	kindInject = "inject" // of devmodel/inject
+	kindStep    = "step"        // of lab/runner
+	kindStepEnd = "step-end"    // likewise
+	kindInject  = "inject"      // of devmodel/inject
+	kindRequest = "hwc-request" // of devmodel/gdma
+	kindSMC     = "smc-request" // likewise
+
+	stepDone = "done" // the text of the end of a step that did what it should
 )
 
 // source says who records events of a kind.
 func source(kind string) string {
 	switch {
-	case kind == kindStep:
+	case kind == kindStep, kind == kindStepEnd:
 		return SourceStep
 	case kind == kindInject:
 		return SourceInject
@@ -43,7 +49,7 @@ func source(kind string) string {
 		return SourceCPU
 	case kind == kindRead, kind == kindMasks:
 		return SourceObservation
-	case strings.HasPrefix(kind, "vector-"), kind == vfiouser.TraceSetIRQs.Name():
+	case strings.HasPrefix(kind, "vector-"), kind == kindSetIRQs:
 		return SourceVector
 	}
 	return SourceDevice
@@ -78,15 +84,33 @@ func Build(h Header, events []trace.Event, log []agentapi.LogRecord, clock *Cloc
 	return tl
 }
 
-// lengths gives each step its length, until the next one begins or the case ends, and each hold and delay its own, until the rule's next word.
+// placed is the text of a step's end.
+var placed = regexp.MustCompile(`^(\d[\d.]{0,30}) (.*)`)
+
+// lengths gives each step its length: until it ends, with the place it then tells, or, of what has no number, until the next one begins or one ends, or the case does. Each
+// hold and delay lasts until the rule's next word.
 func lengths(events []Event, end Time) {
 	step := end
-	over := map[string]Time{} // by rule
+	over := map[string]Time{}   // by rule
+	ends := map[string]*Event{} // by the step's number
 	for i := len(events) - 1; i >= 0; i-- {
 		e := &events[i]
+		number := e.Fields["number"].String()
 		switch e.Kind {
+		case kindStepEnd:
+			if m := placed.FindStringSubmatch(e.Text); m != nil {
+				e.Step, e.Text = m[1], m[2]
+			}
+			ends[number], step = e, e.T
 		case kindStep:
-			e.For, step = max(0, step-e.T), e.T
+			until := step
+			if e.number("number") > 0 {
+				until = end
+				if last := ends[number]; last != nil {
+					until, e.Step = last.T, last.Step
+				}
+			}
+			e.For, step = max(0, until-e.T), e.T
 		case kindInject:
 			rule, what, _ := strings.Cut(e.Text, ": ")
 			until, ok := over[rule]

@@ -2,6 +2,7 @@ package timeline
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	_ "embed"
 	"fmt"
@@ -18,112 +19,54 @@ import (
 //go:embed page.html
 var pageText string
 
-var page = template.Must(template.New("page").Parse(pageText))
+var page = template.Must(template.New("page").Funcs(template.FuncMap{"hue": hue}).Parse(pageText))
 
 const (
-	// A lane has at most so many slots for events without a length, of which those in one slot become one mark, and all lanes together have not many more than maxMarks: a
-	// page of any case stays a few megabytes and scrolls.
-	maxSlots, minSlots = 2400, 100
-	maxMarks           = 40000
-	maxRows            = 4000 // lines below the lanes
-	maxTitle           = 8    // lines in what a mark shows when pointed at
+	maxRows  = 4000 // lines below the lanes
+	maxKinds = 48   // that the page can hide; the others go with their source
 )
-
-// mark is something drawn on a lane: at Left, of the given Width, both percentages of the page's width.
-type mark struct {
-	Left, Width string
-	Class       string
-	Hue         int    // of a CPU's colour, for the classes that have one
-	Title       string // shown when pointed at
-	Label       string // written on it
-}
-
-type lane struct {
-	Name, Group string
-	Marks       []mark
-}
 
 // pageData is what the template sees.
 type pageData struct {
+	*Header
 	Title   string
+	Meta    string
+	Verdict string // the outcome, for its colour
 	Summary []string
 	Ticks   []mark
+	Folds   []mark
+	Bands   []mark
 	Lanes   []lane
-	Rows    []Row
+	Sources []shownSource
+	Kinds   []shownKind
+	Rows    []pageRow
 	Omitted int // rows
 	Span    string
 }
 
-// chart lays events out between two moments.
-type chart struct {
-	from, to Time
-	slots    int
+// shownSource and shownKind are what can be hidden. Off: it is at first.
+type shownSource struct {
+	Name  string
+	Kinds []shownKind
+	Off   bool
 }
 
-func (c chart) percent(t Time) float64 {
-	t = min(max(t, c.from), c.to)
-	return 100 * float64(t-c.from) / float64(c.to-c.from)
+type shownKind struct {
+	Class, Name string
+	N           int
+	Off         bool
 }
 
-func (c chart) span(from, to Time, m mark) mark {
-	left := c.percent(from)
-	m.Left, m.Width = fmt.Sprintf("%.4f%%", left), fmt.Sprintf("%.4f%%", max(0, c.percent(to)-left))
-	return m
+type pageRow struct {
+	Row
+	Class string
 }
 
-// ticks makes marks of moments: those that fall into one slot, of the same class, become one.
-type ticks struct {
-	chart
-	marks []mark
-	slot  map[string]*slot
-	order []*slot
-}
-
-type slot struct {
-	at     Time
-	class  string
-	hue, n int
-	title  []string
-}
-
-func (t *ticks) add(at Time, class string, hue int, title string) {
-	if at < t.from || at > t.to {
-		return
-	}
-	key := fmt.Sprintf("%d %s %d", int(t.percent(at)*float64(t.slots)/100), class, hue)
-	s := t.slot[key]
-	if s == nil {
-		s = &slot{at: at, class: class, hue: hue}
-		if t.slot == nil {
-			t.slot = map[string]*slot{}
-		}
-		t.slot[key] = s
-		t.order = append(t.order, s)
-	}
-	s.n++
-	if s.n <= maxTitle {
-		s.title = append(s.title, at.String()+"  "+title)
-	}
-}
-
-func (t *ticks) done() []mark {
-	for _, s := range t.order {
-		if s.n > maxTitle {
-			s.title = append(s.title, fmt.Sprintf("and %d more", s.n-maxTitle))
-		}
-		t.marks = append(t.marks, mark{Left: fmt.Sprintf("%.4f%%", t.percent(s.at)), Class: s.class, Hue: s.hue, Title: strings.Join(s.title, "\n")})
-	}
-	return t.marks
-}
-
-// hue is a CPU's colour: neighbours differ.
-func hue(cpu int) int { return cpu * 137 % 360 }
-
-// HTML writes a page with a lane for the steps, the rules' holds, the device, the log, each CPU and each vector, and the text below. It needs no other file, and what a
-// guest wrote is text on it and nothing else.
+// HTML writes a page with the verdict and the last observation, a lane for the steps, the rules' holds, the device, the log, each CPU and each vector, and the text below. It
+// needs no other file, and what a guest wrote is text on it and nothing else.
 func (tl *Timeline) HTML(ctx context.Context, w io.Writer, f Filter, each bool) error {
 	all, shown := tl.items(Filter{}), tl.items(f)
-	c := chart{from: f.From, to: f.To}
+	c := chart{span: span{f.From, f.To}}
 	if f.From == 0 && len(shown) > 0 {
 		c.from = min(0, shown[0].T)
 	}
@@ -136,42 +79,198 @@ func (tl *Timeline) HTML(ctx context.Context, w io.Writer, f Filter, each bool) 
 	if c.to <= c.from {
 		c.to = c.from + 1
 	}
+	c.folds = fold(c.span, moments(shown))
 	vectors, cpus := tl.lanes(f)
 	c.slots = min(maxSlots, max(minSlots, maxMarks/(5+len(vectors)+len(cpus))))
 
-	rows, err := rows(ctx, shown, each)
-	if err != nil {
+	kinds, class := kindsOf(shown)
+	d := pageData{
+		Header: &tl.Header, Title: cmp.Or(tl.Header.Title(), "a function's trace"), Meta: tl.Header.meta(), Summary: tl.Header.about(), Sources: kinds,
+		Ticks: c.scale(), Span: fmt.Sprintf("%s to %s seconds", c.from, c.to),
+	}
+	switch tl.Header.Outcome {
+	case "pass", "observed", "fail", "error":
+		d.Verdict = tl.Header.Outcome
+	}
+	for _, s := range kinds {
+		d.Kinds = append(d.Kinds, s.Kinds...)
+	}
+	for _, s := range c.folds {
+		d.Folds = append(d.Folds, c.over(s.from, s.to, mark{Label: foldName(s), Title: fmt.Sprintf("%s to %s is folded: nothing in it is part of the story", s.from, s.to)}))
+	}
+	var err error
+	if d.Rows, err = pageRows(ctx, shown, each, class); err != nil {
 		return err
-	}
-	d := pageData{Title: tl.Header.Title(), Summary: tl.Header.Summary(), Rows: rows, Span: fmt.Sprintf("%s to %s seconds", c.from, c.to)}
-	if d.Title == "" {
-		d.Title = "a function's trace"
-	}
-	for _, t := range scale(c.from, c.to) {
-		d.Ticks = append(d.Ticks, c.span(t, t, mark{Label: strings.TrimRight(strings.TrimRight(t.String(), "0"), ".")}))
 	}
 	d.Omitted = max(0, len(d.Rows)-maxRows)
 	d.Rows = d.Rows[:len(d.Rows)-d.Omitted]
-	d.Lanes = append(d.Lanes, sourceLanes(shown, c)...)
+	d.Lanes = sourceLanes(shown, c, class)
 	// What lasts is drawn from all events: a window in time has its beginning before it.
+	s := c.story(all)
+	bands, names := c.bands(cpus, s)
+	if d.Bands = bands; bands != nil {
+		d.Lanes = append(d.Lanes, names)
+	}
 	for _, cpu := range cpus {
-		if ctx.Err() != nil { // each lane looks at all events
-			return context.Cause(ctx)
-		}
-		d.Lanes = append(d.Lanes, cpuLane(all, c, cpu, tl.Header.Guest))
+		d.Lanes = append(d.Lanes, cpuLane(s, c, cpu, tl.Header.Guest))
 	}
 	seen := readings(tl.Events)
 	for _, v := range vectors {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		d.Lanes = append(d.Lanes, vectorLane(all, c, v, seen[v]))
+		d.Lanes = append(d.Lanes, vectorLane(s, c, v, seen[v]))
 	}
 	out := bufio.NewWriter(w)
 	if err := page.Execute(out, d); err != nil {
 		return fmt.Errorf("timeline page: %w", err)
 	}
 	return out.Flush()
+}
+
+// foldName is the length of a fold, as short as its width.
+func foldName(s span) string {
+	if n := s.length().seconds(); n < 9.95 {
+		return fmt.Sprintf("%.2g s", n)
+	}
+	return fmt.Sprintf("%.0f s", s.length().seconds())
+}
+
+// moments are those of what a reader would miss. What a machine does until the scenario's first step is not part of it, nor is a request that repeats, with the interrupt of
+// the hardware channel, vector 0, that answers it.
+func moments(items []item) []Time {
+	var all []Time
+	first := slices.IndexFunc(items, func(e item) bool { return e.Kind == kindStep && e.number("number") > 0 })
+	again := repeats(items)
+	for i, e := range items {
+		fire := e.Kind == kindFire && e.Vector != nil && *e.Vector > 0
+		if i < first && e.Kind != kindStep || noise(e) && !fire || again[i] {
+			continue
+		}
+		all = append(all, e.T)
+		if e.For > 0 {
+			all = append(all, e.T+e.For)
+		}
+	}
+	return all
+}
+
+// pageRows are the rows of what shows at first and of what does not, each counted by itself, in the order of their times.
+func pageRows(ctx context.Context, items []item, each bool, class func(item) string) ([]pageRow, error) {
+	loud, quiet := []item{}, []item{}
+	for _, e := range items {
+		if noise(e) {
+			quiet = append(quiet, e)
+		} else {
+			loud = append(loud, e)
+		}
+	}
+	var all []pageRow
+	for _, lot := range [][]item{loud, quiet} {
+		rows, err := rows(ctx, lot, each)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range rows {
+			all = append(all, pageRow{r, rowClass(r, class)})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b pageRow) int { return cmp.Compare(a.T, b.T) })
+	return all, nil
+}
+
+func rowClass(r Row, class func(item) string) string {
+	c := "s-" + sourceClass(r.Source) + " " + class(r.first)
+	switch {
+	case r.first.alarm(), r.first.Kind == kindStepEnd && r.first.Text != stepDone:
+		c += " alarm"
+	case r.first.Source == SourceStep, r.first.Source == SourceInject, r.first.Source == SourceCPU:
+		c += " mark"
+	}
+	return c
+}
+
+// sourceClass is a source that the page knows; a foreign file may have others.
+func sourceClass(s string) string {
+	if slices.Contains(Sources, s) {
+		return s
+	}
+	return "other"
+}
+
+// noise tells what the page does not show in its list at first.
+func noise(e item) bool {
+	switch e.Source {
+	case SourceAgent:
+		return true
+	case SourceLog:
+		return e.Level >= 7
+	case SourceVector:
+		return e.Kind == kindFire || e.Kind == kindSetIRQs
+	case SourceDevice:
+		return slices.ContainsFunc([]string{"doorbell-", "dma-", "config-", "eqe", "hwc-response"}, func(p string) bool { return strings.HasPrefix(e.Kind, p) })
+	}
+	return false
+}
+
+// kindName is what the page calls an event's kind: those of the log are by their levels.
+func kindName(e item) string {
+	switch {
+	case e.Source != SourceLog:
+		return e.Kind
+	case e.Kind != KindLog:
+		return e.Kind
+	case e.alarm():
+		return "warnings"
+	case e.Level >= 7:
+		return "debug"
+	}
+	return "notices"
+}
+
+// kindsOf are the sources and kinds there are, and which class those of an event have on the page.
+func kindsOf(items []item) (sources []shownSource, class func(item) string) {
+	type key struct{ source, name string }
+	n := map[key]*shownKind{}
+	var order []key
+	keyOf := func(e item) key { return key{sourceClass(e.Source), kindName(e)} }
+	for _, e := range items {
+		k := keyOf(e)
+		if n[k] == nil {
+			n[k] = &shownKind{Name: foreign.Line(k.name), Off: noise(e) && e.Source != SourceAgent}
+			order = append(order, k)
+		}
+		n[k].N++
+	}
+	slices.SortStableFunc(order, func(a, b key) int { return cmp.Compare(n[b].N, n[a].N) })
+	for i, k := range order[:min(len(order), maxKinds)] {
+		n[k].Class = fmt.Sprintf("k%d", i)
+	}
+	for _, s := range append(slices.Clone(Sources), "other") {
+		shown := shownSource{Name: s, Off: s == SourceAgent}
+		there := false
+		for _, k := range order {
+			if k.source != s {
+				continue
+			}
+			there = true
+			if n[k].Class != "" {
+				shown.Kinds = append(shown.Kinds, *n[k])
+			}
+		}
+		if len(shown.Kinds) == 1 && !shown.Kinds[0].Off {
+			shown.Kinds = nil // it is the source
+		}
+		if there {
+			sources = append(sources, shown)
+		}
+	}
+	return sources, func(e item) string {
+		if k := n[keyOf(e)]; k != nil {
+			return k.Class
+		}
+		return ""
+	}
 }
 
 // lanes are the vectors and CPUs that have one: those of the events, and all CPUs of the machine.
@@ -201,128 +300,25 @@ func (tl *Timeline) lanes(f Filter) (vectors, cpus []int) {
 	return only(v, f.Vectors), only(c, f.CPUs)
 }
 
-// scale is about ten round moments.
-func scale(from, to Time) []Time {
-	step := Time(10)
-	for i := 0; (to-from)/step > 10; i++ { // 10, 20, 50, 100, …
-		step *= 2
-		if i%3 == 1 {
-			step = step * 5 / 4
-		}
-	}
-	var list []Time
-	for t := (from + step - 1) / step * step; t <= to; t += step {
-		list = append(list, t)
-	}
-	return list
-}
+// Odd reports whether the kernel has another mask for the vector than was asked for.
+func (v Vector) Odd() bool { return len(v.Asked) > 0 && !slices.Equal(v.Asked, v.Requested) }
 
-// sourceLanes are those of the steps, the rules, the device, the agent and the log.
-func sourceLanes(items []item, c chart) []lane {
-	byName := map[string]*ticks{}
-	for _, s := range []string{SourceStep, SourceInject, SourceDevice, SourceAgent, SourceLog} {
-		byName[s] = &ticks{chart: c}
+// Trouble says what is not as it was asked for with a vector, "" when all is.
+func (v Vector) Trouble(online cpulist.List) string {
+	var words []string
+	if lost := v.Effective.Minus(online); len(lost) > 0 {
+		words = append(words, fmt.Sprintf("CPU %s is offline", lost))
 	}
-	for _, e := range items {
-		t := byName[e.Source]
-		if t == nil {
-			continue
-		}
-		title := e.words()
-		switch {
-		case e.Kind == kindStep || e.Kind == kindInject && e.For > 0:
-			t.marks = append(t.marks, c.span(e.T, e.T+e.For, mark{Class: e.Kind, Title: fmt.Sprintf("%s to %s  %s", e.T, e.T+e.For, title), Label: foreign.Line(e.Text)}))
-		case e.Source == SourceLog && e.Level <= 4: // warnings and worse
-			t.add(e.T, "warn", 0, title)
-		default:
-			t.add(e.T, e.Source, 0, title)
-		}
+	if v.Dropped {
+		words = append(words, "asked and not kept")
+	} else if v.Odd() {
+		words = append(words, "not as asked")
 	}
-	var lanes []lane
-	for _, s := range []string{SourceStep, SourceInject, SourceDevice, SourceAgent, SourceLog} {
-		if marks := byName[s].done(); marks != nil {
-			lanes = append(lanes, lane{Name: map[string]string{SourceStep: "steps", SourceInject: "rules", SourceLog: "guest log"}[s], Group: s, Marks: marks})
-			if l := &lanes[len(lanes)-1]; l.Name == "" {
-				l.Name = s
-			}
-		}
+	if v.Pending {
+		words = append(words, "not yet moved")
 	}
-	return lanes
-}
-
-// cpuLane shows when a CPU is online, which it is since the guest runs, and the interrupts it is known to have handled.
-func cpuLane(items []item, c chart, cpu int, since Time) lane {
-	t := ticks{chart: c}
-	online := true
-	bar := func(until Time) {
-		if online && until >= since {
-			t.marks = append(t.marks, c.span(since, until, mark{Class: "online", Hue: hue(cpu), Title: fmt.Sprintf("CPU %d online, %s to %s", cpu, since, until)}))
-		}
+	if v.Unsettled {
+		words = append(words, "did not settle")
 	}
-	for _, e := range items {
-		if now, ok := e.transition(); ok && *e.CPU == cpu {
-			if now != online {
-				bar(e.T)
-				since, online = e.T, now
-			}
-			t.add(e.T, "move", 0, e.words())
-		}
-		if e.on == cpu {
-			t.add(e.T, "fire", hue(cpu), fmt.Sprintf("vector %d", *e.Vector))
-		}
-	}
-	bar(c.to)
-	return lane{Name: fmt.Sprintf("CPU %d", cpu), Group: "cpu", Marks: t.done()}
-}
-
-// vectorLane shows when a vector is enabled, the CPUs it is routed to as observed, and its firings, coloured by the CPU that handled them where that is known.
-func vectorLane(items []item, c chart, v int, seen []reading) lane {
-	t := ticks{chart: c}
-	since := Time(-1)
-	bar := func(until Time) {
-		if since >= 0 {
-			t.marks = append(t.marks, c.span(since, until, mark{Class: "enabled", Title: fmt.Sprintf("vector %d enabled, %s to %s", v, since, until)}))
-		}
-		since = -1
-	}
-	fires := ticks{chart: c}
-	var gone []Time // when it was disabled: it is routed nowhere from then on
-	for _, e := range items {
-		if e.Vector == nil || *e.Vector != v || e.Source != SourceVector && !(e.Kind == kindMasks && e.number("differ") > 0) {
-			continue
-		}
-		switch {
-		case e.Kind == kindAssign && since < 0:
-			since = e.T
-		case e.Kind == kindDeassign:
-			bar(e.T)
-			gone = append(gone, e.T)
-		case e.Kind == kindFire && e.on >= 0:
-			fires.add(e.T, "fire", hue(e.on), e.words())
-		case e.Kind == kindFire:
-			fires.add(e.T, "unknown", 0, e.words())
-		case e.Kind != kindAssign:
-			fires.add(e.T, "move", 0, e.words())
-		}
-	}
-	bar(c.to)
-	for i := 0; i < len(seen); {
-		until := c.to
-		if n, _ := slices.BinarySearch(gone, seen[i].at); n < len(gone) {
-			until = min(until, gone[n])
-		}
-		k := i + 1
-		for k < len(seen) && seen[k].at < until && slices.Equal(seen[k].effective, seen[i].effective) {
-			k++
-		}
-		if k < len(seen) {
-			until = min(until, seen[k].at)
-		}
-		if cpus := cpulist.List(seen[i].effective); len(cpus) > 0 && until >= c.from && seen[i].at <= c.to {
-			title := fmt.Sprintf("vector %d routed to CPU %s, seen from %s to %s", v, cpus, seen[i].at, seen[k-1].at)
-			t.marks = append(t.marks, c.span(seen[i].at, until, mark{Class: "routed", Hue: hue(cpus[0]), Title: title, Label: "CPU " + cpus.String()}))
-		}
-		i = k
-	}
-	return lane{Name: fmt.Sprintf("vector %d", v), Group: "vector", Marks: append(t.done(), fires.done()...)}
+	return strings.Join(words, ", ")
 }

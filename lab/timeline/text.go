@@ -63,6 +63,7 @@ type Row struct {
 	Source string
 	Level  int // of a log line
 	What   string
+	first  item
 }
 
 // rows are the events for a person. Unless each is wanted, the firings in a run of frequent events become one row for a vector, and so do calls and doorbells that repeat,
@@ -76,16 +77,17 @@ func rows(ctx context.Context, items []item, each bool) ([]Row, error) {
 		first, n := items[0], 1
 		switch {
 		case each:
-			rows = append(rows, Row{first.T, first.Source, first.Level, first.words()})
+			rows = append(rows, Row{first.T, first.Source, first.Level, first.words(), first})
 		case first.Kind == kindRead:
 			n = runLength(items, func(e item) bool { return e.Kind == kindRead && e.round == first.round })
 			rows = append(rows, observation(items[:n]))
 		case first.Kind == kindMasks && first.number("differ") == 0: // the observation says it
+		case first.Kind == kindStepEnd && first.Text == stepDone && branch(first.Step) == "": // the next step does
 		case frequent(first):
 			n = runLength(items, frequent)
 			rows = append(rows, repeated(items[:n])...)
 		default:
-			rows = append(rows, Row{first.T, first.Source, first.Level, first.words()})
+			rows = append(rows, Row{first.T, first.Source, first.Level, first.words(), first})
 		}
 		items = items[n:]
 	}
@@ -145,7 +147,7 @@ func repeated(items []item) []Row {
 		default:
 			what = foreign.Line(fmt.Sprintf("%s of queue %s", e.Kind, e.Fields["id"])) + until
 		}
-		rows = append(rows, Row{e.T, e.Source, 0, what})
+		rows = append(rows, Row{e.T, e.Source, 0, what, e})
 	}
 	return rows
 }
@@ -175,13 +177,17 @@ func observation(items []item) Row {
 	if pending != nil {
 		words = append(words, fmt.Sprintf("not yet where it was asked to be: vector %s", pending))
 	}
-	return Row{items[0].T, SourceObservation, 0, strings.Join(words, "; ")}
+	return Row{items[0].T, SourceObservation, 0, strings.Join(words, "; "), items[0]}
 }
 
 // words say what an event is.
 func (e item) words() string {
 	s := ""
 	switch online, moves := e.transition(); {
+	case e.Kind == kindStep && e.Step != "":
+		s = fmt.Sprintf("%s %s, %s", e.Step, e.Text, brief(e.For))
+	case e.Kind == kindStepEnd && e.Step != "":
+		s = e.Step + " " + e.Text
 	case e.Source == SourceLog, e.Kind == kindStep, e.Kind == kindInject && e.For == 0:
 		s = e.Text
 	case e.Kind == kindInject:
@@ -218,6 +224,9 @@ func (e item) words() string {
 	return foreign.Line(s)
 }
 
+// alarm tells a line of the log that is a warning or worse.
+func (e item) alarm() bool { return e.Source == SourceLog && e.Level <= 4 }
+
 // brief is a length of time for people: three digits.
 func brief(t Time) string {
 	d := time.Duration(t)
@@ -234,17 +243,29 @@ func brief(t Time) string {
 
 // Summary says what the timeline is of and how far its clocks can be trusted, a sentence a line.
 func (h *Header) Summary() []string {
-	var s []string
-	if h.IRQLab == "" {
-		s = append(s, "A function's trace: what the guest logged is not in it.")
-	} else {
-		who := []string{h.Title(), h.Outcome, h.Kernel}
-		if h.CPUs > 0 {
-			who = append(who, fmt.Sprintf("%d CPUs", h.CPUs))
-		}
-		who = append(who, h.Start, brief(h.End))
-		s = append(s, strings.Join(slices.DeleteFunc(who, func(w string) bool { return w == "" }), ", "))
+	who := "A function's trace: what the guest logged is not in it."
+	if h.IRQLab != "" {
+		who = strings.Join(slices.DeleteFunc([]string{h.Title(), h.Outcome, h.meta()}, func(w string) bool { return w == "" }), ", ")
 	}
+	return append([]string{foreign.Line(who)}, h.about()...)
+}
+
+// meta is what a case ran on and how long it took.
+func (h *Header) meta() string {
+	if h.IRQLab == "" {
+		return "what the guest logged is not in it"
+	}
+	who := []string{h.Kernel}
+	if h.CPUs > 0 {
+		who = append(who, fmt.Sprintf("%d CPUs", h.CPUs))
+	}
+	who = append(who, h.Start, brief(h.End))
+	return foreign.Line(strings.Join(slices.DeleteFunc(who, func(w string) bool { return w == "" }), ", "))
+}
+
+// about says how far the clocks can be trusted, and what is missing.
+func (h *Header) about() []string {
+	var s []string
 	if c := h.Clock; c != nil {
 		line := fmt.Sprintf("Guest log lines are within %s of their time on the host's clock", brief(c.Error))
 		if c.To > c.From {

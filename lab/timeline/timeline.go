@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"irqlab/devmodel/trace"
+	"irqlab/guestagent/cpulist"
 )
 
 // Schema is the version of the file's form. Fields are only ever added to it.
@@ -57,6 +58,8 @@ const (
 // Time is a moment, or a length of time, in a file: a duration there in seconds, with six digits after the point.
 type Time time.Duration
 
+func (t Time) seconds() float64 { return time.Duration(t).Seconds() }
+
 func (t Time) String() string { return strconv.FormatFloat(time.Duration(t).Seconds(), 'f', 6, 64) }
 
 // MarshalJSON writes seconds.
@@ -87,6 +90,36 @@ type Header struct {
 	Forgotten uint64   `json:"forgotten,omitempty"` // events older than the first one that were not kept
 	Clock     *Clock   `json:"clock,omitempty"`     // of the guest's log; absent: nothing of the log is here
 	Notes     []string `json:"notes,omitempty"`     // what is missing, and why
+
+	// For a page that explains itself.
+	Question string   `json:"question,omitempty"` // what the scenario asks
+	Driver   string   `json:"driver,omitempty"`
+	Strategy string   `json:"strategy,omitempty"`
+	Reasons  []string `json:"reasons,omitempty"` // why the outcome is not pass
+	Known    string   `json:"known,omitempty"`   // of a fail that is known on this kernel, why
+	Final    *Final   `json:"final,omitempty"`   // the last observation; absent: there was none
+}
+
+// Final is a case's last observation of its vectors.
+type Final struct {
+	Label   string       `json:"label"`
+	Online  cpulist.List `json:"online"`
+	Vectors []Vector     `json:"vectors"`
+}
+
+// Vector is what the last observation says of one vector; empty lists are left out.
+type Vector struct {
+	Index     int          `json:"index"`
+	Role      string       `json:"role"`
+	IRQ       int          `json:"irq"`
+	Action    string       `json:"action,omitempty"`    // the kernel's name for the handler
+	Asked     cpulist.List `json:"asked,omitempty"`     // by the strategy, a step or the driver
+	Requested cpulist.List `json:"requested,omitempty"` // what the kernel says is asked of it
+	Effective cpulist.List `json:"effective,omitempty"` // where the kernel says that it is routed
+	Handled   cpulist.List `json:"handled,omitempty"`   // where what was fired last, in settling, was handled
+	Dropped   bool         `json:"dropped,omitempty"`   // asked and not kept, though CPUs of the mask were there all the time
+	Pending   bool         `json:"pending,omitempty"`   // not yet moved
+	Unsettled bool         `json:"unsettled,omitempty"` // settling gave the vector up
 }
 
 // Event is something that happened.
@@ -100,6 +133,7 @@ type Event struct {
 	Level  int                    `json:"level,omitempty"` // of a log line: 0 (emergency) to 7 (debug)
 	Fields map[string]json.Number `json:"fields,omitempty"`
 	Text   string                 `json:"text,omitempty"`
+	Step   string                 `json:"step,omitempty"` // of a step that has ended, and of its end: its place in the scenario, "4.0.2"
 }
 
 // number is a field's value, 0 when there is none.

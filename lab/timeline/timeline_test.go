@@ -371,7 +371,7 @@ func TestHTML(t *testing.T) {
 	if n["script"] != 1 || n["style"] != 1 || n["link"] != 0 || n["img"] != 0 {
 		t.Errorf("elements %v", n)
 	}
-	for _, want := range []string{">CPU 3</div>", ">vector 1</div>", ">rules</div>", "vector 1 routed to CPU 3, seen from", "CPU 3 online, 0.300000 to 1.600000", "query: hold request", "1.100100  vector 1<"} {
+	for _, want := range []string{">CPU 3</div>", ">vector 1</div>", ">rules</div>", "vector 1 seen on CPU 3 at 1.200000", "vector 1 is not known where: CPU 3", "CPU 3 online, 0.300000 to 1.600000", "query: hold request", "1.100100  vector 1<"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %q on the page", want)
 		}
@@ -385,26 +385,350 @@ func TestHTML(t *testing.T) {
 	}
 }
 
-// A vector is routed nowhere while it is disabled, and where it was seen before only from when it is seen there again.
+// A vector is known to be where two observations in a row find it; else that is not known until the next one, and it is nowhere while it is disabled.
 func TestVectorLane(t *testing.T) {
 	t.Parallel()
 	seen := func(at, cpu string) string {
-		return `{"t":` + at + `,"source":"observation","kind":"vector-read","vector":0,"cpu":` + cpu + `,"fields":{"irq":30,"handled":1,"effective":1}}` + "\n"
+		return `{"t":` + at + `,"source":"observation","kind":"vector-read","vector":0,"cpu":` + cpu + `,"fields":{"irq":30,"handled":1,"effective":1}}` + "\n" +
+			`{"t":` + at + `,"source":"agent","kind":"agent-call"}` + "\n"
 	}
-	const call = `{"t":0,"source":"agent","kind":"agent-call"}` + "\n"
-	tl := read(t, `{"irqlab":"timeline","schema":1,"end":10}`+"\n"+call+`{"t":1,"source":"vector","kind":"vector-assign","vector":0}`+"\n"+
-		seen("2", "1")+strings.Replace(call, "0", "3", 1)+seen("4", "1")+`{"t":5,"source":"vector","kind":"vector-deassign","vector":0}`+"\n"+seen("8", "1")+
-		strings.Replace(call, "0", "8.5", 1)+seen("9", "2"))
+	moved := func(at, cpu, online string) string {
+		return `{"t":` + at + `,"source":"cpu","kind":"cpu","cpu":` + cpu + `,"fields":{"online":` + online + `}}` + "\n"
+	}
+	const assign, deassign = `{"t":1,"source":"vector","kind":"vector-assign","vector":0}` + "\n", `{"t":5,"source":"vector","kind":"vector-deassign","vector":0}` + "\n"
+	for what, tc := range map[string]struct {
+		events string
+		want   []string
+	}{
+		"disabled, and enabled again": {
+			assign + seen("2", "1") + seen("4", "1") + deassign + strings.Replace(assign, "1", "6", 1) + seen("8", "1") + seen("9", "2"),
+			[]string{"enabled 1 to 5", "unseen 1 to 2", "enabled 6 to 10", "unseen 6 to 8", "routed 2 to 4", "maybe 4 to 5", "maybe 8 to 9", "maybe 9 to 10"},
+		},
+		"its CPU leaves": {
+			assign + seen("2", "1") + seen("4", "1") + moved("6", "1", "0") + seen("8", "2") + seen("10", "2"),
+			[]string{"enabled 1 to 10", "unseen 1 to 2", "routed 2 to 4", "maybe 4 to 6", "nowhere 6 to 8", "routed 8 to 10"},
+		},
+		"its CPU leaves and comes back in between": {
+			assign + seen("2", "1") + moved("4", "1", "0") + moved("5", "1", "1") + seen("8", "1"),
+			[]string{"enabled 1 to 10", "unseen 1 to 2", "maybe 2 to 4", "nowhere 4 to 8", "maybe 8 to 10"},
+		},
+		"another CPU leaves": {
+			assign + seen("2", "1") + moved("4", "3", "0") + seen("8", "1"),
+			[]string{"enabled 1 to 10", "unseen 1 to 2", "routed 2 to 8", "maybe 8 to 10"},
+		},
+	} {
+		tl := read(t, `{"irqlab":"timeline","schema":1,"end":10}`+"\n"+tc.events)
+		c := chart{span: span{to: tl.Header.End}, slots: 100}
+		var got []string
+		for _, m := range vectorLane(c.story(tl.items(Filter{})), c, 0, readings(tl.Events)[0]).Marks {
+			got = append(got, fmt.Sprintf("%s %g to %g", m.Class, m.left/10, (m.left+m.width)/10))
+		}
+		if d := cmp.Diff(tc.want, got); d != "" {
+			t.Errorf("%s: (-want +got)\n%s", what, d)
+		}
+	}
+}
+
+// A CPU's absence is on its own lane, across all of them, and named.
+func TestAbsence(t *testing.T) {
+	t.Parallel()
+	tl := read(t, `{"irqlab":"timeline","schema":1,"end":10,"cpus":2}
+{"t":2,"source":"guest-log","kind":"cpu-offline","cpu":1,"level":6,"text":"smpboot: CPU 1 is now offline"}
+{"t":2.1,"source":"cpu","kind":"cpu","cpu":1,"fields":{"online":0},"text":"sysfs"}
+{"t":4,"source":"cpu","kind":"cpu","cpu":1,"fields":{"online":1},"text":"sysfs"}
+{"t":9,"source":"cpu","kind":"cpu","cpu":1,"fields":{"online":0},"text":"sysfs"}
+`)
+	c := chart{span: span{to: tl.Header.End}, slots: 100}
+	s := c.story(tl.items(Filter{}))
+	bands, names := c.bands([]int{0, 1}, s)
+	show := func(marks []mark) (got []string) {
+		for _, m := range marks {
+			got = append(got, fmt.Sprintf("%s %g to %g %s", m.Class, m.left/10, (m.left+m.width)/10, m.Label))
+		}
+		return got
+	}
+	want := []string{"away 2 to 4 CPU 1, 2s", "away 9 to 10 CPU 1, 1s"}
+	if d := cmp.Diff(want, show(bands)); d != "" {
+		t.Errorf("bands: (-want +got)\n%s", d)
+	}
+	if d := cmp.Diff(want, show(names.Marks)); d != "" {
+		t.Errorf("names: (-want +got)\n%s", d)
+	}
+	want = []string{"online 0 to 2 ", "gone 2 to 4 offline", "online 4 to 9 ", "gone 9 to 10 offline"}
+	if d := cmp.Diff(want, show(cpuLane(s, c, 1, 0).Marks)[:4]); d != "" {
+		t.Errorf("lane: (-want +got)\n%s", d)
+	}
+}
+
+// Long idle time is folded, the longest first, and what is left is drawn to scale.
+func TestFold(t *testing.T) {
+	t.Parallel()
+	s := func(n float64) Time { return Time(ms(1000 * n)) }
+	for what, tc := range map[string]struct {
+		moments []Time
+		want    []span
+	}{
+		"all the same":                    {[]Time{s(0), s(2), s(4), s(6), s(8), s(10), s(12), s(14), s(16), s(18)}, nil},
+		"three pauses":                    {[]Time{s(1), s(1.1), s(19), s(19.1), s(19.3)}, []span{{s(0.025), s(0.975)}, {s(1.125), s(18.975)}, {s(19.325), s(19.975)}}},
+		"nothing at all":                  {nil, []span{{s(0.025), s(19.975)}}},
+		"what is short stays as it is":    {[]Time{s(0.1), s(0.2), s(0.3), s(19.9)}, []span{{s(0.325), s(19.875)}}},
+		"moments that are not on a chart": {[]Time{s(-5), s(0.1), s(19.9), s(30)}, []span{{s(0.125), s(19.875)}}},
+	} {
+		got := fold(span{0, s(20)}, tc.moments)
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", what, got, tc.want)
+		}
+		c := chart{span: span{0, s(20)}, folds: got}
+		last := -1.0
+		for at := Time(0); at <= s(20); at += s(0.05) {
+			x := c.percent(at)
+			if x < last || x < 0 || x > 100.000001 {
+				t.Fatalf("%s: %s is at %g %%, after %g %%", what, at, x, last)
+			}
+			last = x
+		}
+		if c.percent(0) != 0 || last < 99.9999 {
+			t.Errorf("%s: from %g to %g %%", what, c.percent(0), last)
+		}
+		for _, f := range got {
+			if width := c.percent(f.to) - c.percent(f.from); width < foldWidth-1e-6 || width > foldWidth+1e-6 {
+				t.Errorf("%s: a fold of %g %%", what, width)
+			}
+		}
+	}
+}
+
+func TestFoldName(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[float64]string{0.2571: "0.26 s", 1.74: "1.7 s", 9.96: "10 s", 29.4: "29 s", 131: "131 s"} {
+		if got := foldName(span{0, Time(ms(1000 * n))}); got != want {
+			t.Errorf("%g: %q, want %q", n, got, want)
+		}
+	}
+}
+
+// What a driver asks again and again, the noise of a device and the boot before the first step do not keep time from being folded.
+func TestMoments(t *testing.T) {
+	t.Parallel()
+	tl := read(t, `{"irqlab":"timeline","schema":1,"end":40}
+{"t":1,"source":"guest-log","kind":"log","level":6,"text":"of the boot"}
+{"t":2,"for":3,"source":"step","kind":"step","fields":{"number":1},"step":"0","text":"probe"}
+{"t":3,"source":"device","kind":"hwc-request","text":"LIST_DEVICES a"}
+{"t":10,"source":"device","kind":"hwc-request","text":"QUERY_GF_STAT a"}
+{"t":10,"source":"vector","kind":"vector-fire","vector":0}
+{"t":12,"source":"device","kind":"hwc-request","text":"QUERY_GF_STAT b"}
+{"t":13,"source":"device","kind":"doorbell-rq"}
+{"t":14,"source":"device","kind":"eqe"}
+{"t":15,"source":"agent","kind":"agent-call"}
+{"t":16,"source":"guest-log","kind":"log","level":7,"text":"a detail"}
+{"t":17,"source":"vector","kind":"vector-fire","vector":1}
+{"t":18,"source":"guest-log","kind":"log","level":6,"text":"a notice"}
+`)
+	var got []float64
+	for _, at := range moments(tl.items(Filter{})) {
+		got = append(got, at.seconds())
+	}
+	if d := cmp.Diff([]float64{2, 5, 3, 10, 17, 18}, got); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+}
+
+// A file with very many kinds still makes a page: the rarest go with their source.
+func TestKinds(t *testing.T) {
+	t.Parallel()
+	tl := &Timeline{Header: Header{IRQLab: "timeline", Schema: 1}}
+	for i := range 5 * maxKinds {
+		for range i + 1 {
+			tl.Events = append(tl.Events, Event{Source: SourceDevice, Kind: fmt.Sprintf("kind-%d", i)})
+		}
+	}
+	sources, class := kindsOf(tl.items(Filter{}))
+	if len(sources) != 1 || len(sources[0].Kinds) != maxKinds || sources[0].Kinds[0].Name != fmt.Sprintf("kind-%d", 5*maxKinds-1) {
+		t.Errorf("%d sources, the first %+v", len(sources), sources[0])
+	}
+	if first, last := class(tl.items(Filter{})[0]), class(tl.items(Filter{})[len(tl.Events)-1]); first != "" || last != "k0" {
+		t.Errorf("classes %q and %q", first, last)
+	}
+}
+
+// Labels never cover each other, bars stay where they are, and what has no room loses its label and not its mark.
+func TestPack(t *testing.T) {
+	t.Parallel()
+	for what, tc := range map[string]struct {
+		marks []mark
+		lines int
+		bare  bool
+		want  []string // line, label, and where that is
+	}{
+		"side by side": {[]mark{{left: 0, width: 20, Label: "a"}, {left: 20, width: 20, Label: "b"}}, 2, false, []string{"0 a 0+20", "0 b 20+80"}},
+		"short bars":   {[]mark{{left: 0, width: 1, Label: "aaaaaaaa"}, {left: 1, width: 1, Label: "b"}, {left: 50, Label: "c"}}, 2, false, []string{"0 aaaaaaaa 0+50", "1 b 1+99", "0 c 50+50"}},
+		"no room":      {[]mark{{left: 0, width: 9, Label: "aaaaaaaa"}, {left: 1, width: 1, Label: "b"}}, 1, false, []string{"0 aaaaaaaa 0+100", "0  1+0"}},
+		"at the edge":  {[]mark{{left: 98, Label: "aaaa"}}, 1, false, []string{"0 aaaa 93.8+4.2 end"}},
+		"bare ones":    {[]mark{{left: 0}, {left: 1, Label: "a"}, {left: 2}}, 2, true, []string{"0  0+0", "1 a 1+99", "0  2+0"}},
+		"bare bars":    {[]mark{{left: 0, width: 5}, {left: 1, width: 5}}, 2, true, []string{"0  0+0", "0  1+0"}},
+	} {
+		marks, used := pack(tc.marks, tc.lines, tc.bare)
+		var got []string
+		for _, m := range marks {
+			s := fmt.Sprintf("%d %s %.4g+%.4g", m.line, m.Label, m.box, m.room)
+			if m.End && m.Label != "" {
+				s += " end"
+			}
+			got = append(got, s)
+			if m.line >= used {
+				t.Errorf("%s: line %d of %d", what, m.line, used)
+			}
+		}
+		if d := cmp.Diff(tc.want, got); d != "" {
+			t.Errorf("%s: (-want +got)\n%s", what, d)
+		}
+	}
+}
+
+// branched is a trace of steps side by side, one of which was refused, and one that did not end.
+const branched = `{"t":0,"kind":"step","number":0,"text":"starting"}
+{"t":1000000000,"kind":"step","number":1,"text":"together"}
+{"t":1000000000,"kind":"step","number":2,"text":"offline 3"}
+{"t":1000000000,"kind":"step","number":3,"text":"fire"}
+{"t":1500000000,"kind":"step","number":0,"text":"bringing eth0 up"}
+{"t":1900000000,"kind":"step-end","number":2,"text":"0.0.0 done"}
+{"t":2000000000,"kind":"step","number":4,"text":"online 3"}
+{"t":4000000000,"kind":"step-end","number":3,"text":"0.1.0 refused: no"}
+{"t":4500000000,"kind":"step-end","number":4,"text":"0.0.1 done"}
+{"t":4500000000,"kind":"step-end","number":1,"text":"0 done"}
+{"t":4500000000,"kind":"step","number":5,"text":"settle"}
+{"t":5000000000,"kind":"client-disconnect","client":1}
+`
+
+// A step with a number lasts until its own end, whatever begins meanwhile, and is on the lane of its branch.
+func TestBranches(t *testing.T) {
+	t.Parallel()
+	tl := read(t, branched)
+	want := `A function's trace: what the guest logged is not in it.
+
+ seconds           +  source  event
+0.000000              step    starting
+1.000000    1.000000  step    0 together, 3.5s
+1.000000    0.000000  step    0.0.0 offline 3, 900ms
+1.000000    0.000000  step    0.1.0 fire, 3s
+1.500000    0.500000  step    bringing eth0 up
+1.900000    0.400000  step    0.0.0 done
+2.000000    0.100000  step    0.0.1 online 3, 2.5s
+4.000000    2.000000  step    0.1.0 refused: no
+4.500000    0.500000  step    0.0.1 done
+4.500000    0.000000  step    settle
+5.000000    0.500000  device  client-disconnect  client=1
+`
+	if d := cmp.Diff(want, text(t, tl, Filter{}, false)); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+	if e := tl.Events[4]; e.For != Time(ms(400)) {
+		t.Errorf("%s lasts %s; it ends when a step does", e.Text, e.For)
+	}
+	c := chart{span: span{to: tl.Header.End}, slots: 100}
 	var got []string
-	for _, m := range vectorLane(tl.items(Filter{}), chart{to: tl.Header.End, slots: 100}, 0, readings(tl.Events)[0]).Marks {
-		got = append(got, fmt.Sprintf("%s at %s for %s", m.Class, m.Left, m.Width))
+	for _, l := range sourceLanes(tl.items(Filter{}), c, func(item) string { return "" }) {
+		for _, m := range l.Marks {
+			got = append(got, fmt.Sprintf("%s: %s %s %g to %g", l.Name, m.Class, m.Label, m.left/20, (m.left+m.width)/20))
+		}
 	}
-	want := []string{
-		"enabled at 10.0000% for 40.0000%",
-		"routed at 20.0000% for 30.0000%", "routed at 80.0000% for 10.0000%", "routed at 90.0000% for 10.0000%",
+	lanes := []string{
+		"steps: step starting 0 to 1", "steps: step together 1 to 4.5", "steps: step open settle 4.5 to 5",
+		"branch 0.0: step offline 3 1 to 1.9", "branch 0.0: step online 3 2 to 4.5",
+		"branch 0.1: step fire 1 to 4", "branch 0.1: warn 0.1.0 refused: no 4 to 4",
+		"device: device   5 to 5",
 	}
+	if d := cmp.Diff(lanes, got); d != "" {
+		t.Errorf("lanes: (-want +got)\n%s", d)
+	}
+}
+
+// What was dropped is a moment with its name, and what was held has its length.
+func TestRules(t *testing.T) {
+	t.Parallel()
+	tl := read(t, `{"irqlab":"timeline","schema":1,"end":10}
+{"t":1,"source":"inject","kind":"inject","text":"d: drop vector:1 (occurrence 1)"}
+{"t":2,"for":3,"source":"inject","kind":"inject","text":"h: hold request:REGISTER_DEVICE (occurrence 2)"}
+{"t":5,"source":"inject","kind":"inject","text":"h: released"}
+{"t":6,"source":"inject","kind":"inject","text":"d: ended"}
+{"t":7,"source":"guest-log","kind":"log","level":4,"text":"WARNING: odd"}
+{"t":8,"source":"guest-log","kind":"log","level":6,"text":"even"}
+`)
+	var got []string
+	for _, l := range sourceLanes(tl.items(Filter{}), chart{span: span{to: tl.Header.End}, slots: 100}, func(item) string { return "" }) {
+		for _, m := range l.Marks {
+			got = append(got, strings.Join(strings.Fields(fmt.Sprintf("%s: %s %s %g to %g", l.Name, m.Class, m.Label, m.left/10, (m.left+m.width)/10)), " "))
+		}
+	}
+	want := []string{"rules: fault drop vector:1 1 to 1", "rules: inject hold request:REGISTER_DEVICE, 3s 2 to 5", "guest log: warn WARNING: odd 7 to 7", "guest log: guest-log 8 to 8"}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
+	}
+}
+
+// Requests that are rare have their names on the device's lane, each once in a row.
+func TestRequests(t *testing.T) {
+	t.Parallel()
+	content := `{"irqlab":"timeline","schema":1,"end":100}` + "\n"
+	for i, name := range []string{"A", "B", "B", "C", "D", "C", "D", "C", "D", "C", "D", "C", "D"} {
+		content += fmt.Sprintf(`{"t":%d,"source":"device","kind":"hwc-request","text":"%s x=1"}`+"\n", 7*i, name)
+	}
+	tl := read(t, content)
+	var got []string
+	for _, m := range sourceLanes(tl.items(Filter{}), chart{span: span{to: tl.Header.End}, slots: 100}, func(item) string { return "" })[0].Marks {
+		got = append(got, m.Label)
+	}
+	if d := cmp.Diff([]string{"A", "B", "", "", "", "", "", "", "", "", "", "", ""}, got); d != "" {
+		t.Errorf("(-want +got)\n%s", d)
+	}
+}
+
+// Every kind can be hidden without a script, doorbells and the agent's calls are at first, and the top of the page has the question, the verdict and the last observation.
+func TestPage(t *testing.T) {
+	t.Parallel()
+	tl := read(t, `{"irqlab":"timeline","schema":1,"scenario":"s","case":"c","outcome":"fail","end":3,"question":"Why?","driver":"mana","reasons":["because"],"known":"for long","final":{"label":"after","online":"0-1","vectors":[`+
+		`{"index":1,"role":"queue","irq":31,"action":"mana_q0","asked":"2","requested":"0-1","effective":"2","pending":true},{"index":2,"role":"queue","irq":32,"asked":"1","requested":"1","effective":"1"}]}}
+{"t":1,"source":"device","kind":"doorbell-cq","fields":{"id":1}}
+{"t":1,"source":"device","kind":"hwc-request","text":"REGISTER_DEVICE"}
+{"t":1,"source":"agent","kind":"agent-call","text":"x"}
+{"t":2,"source":"guest-log","kind":"log","level":7,"text":"a detail"}
+{"t":2,"source":"guest-log","kind":"log","level":3,"text":"an error"}
+`)
+	page := htmlPage(t, tl, Filter{})
+	root, err := html.Parse(strings.NewReader(page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	attr := func(e *html.Node, key string) (string, bool) {
+		n := slices.IndexFunc(e.Attr, func(a html.Attribute) bool { return a.Key == key })
+		if n < 0 {
+			return "", false
+		}
+		return e.Attr[n].Val, true
+	}
+	off := map[string]bool{} // by the label's first word
+	for e := range root.Descendants() {
+		if kind, _ := attr(e, "type"); e.Data != "input" || kind != "checkbox" {
+			continue
+		}
+		id, _ := attr(e, "id")
+		if rule := fmt.Sprintf("body:has(#%[1]s:not(:checked)) .%[1]s { display: none; }", id); !strings.Contains(page, rule) {
+			t.Errorf("no rule %q", rule)
+		}
+		_, on := attr(e, "checked")
+		off[strings.TrimSpace(e.NextSibling.Data)] = !on
+	}
+	want := map[string]bool{"device": false, "doorbell-cq": true, "hwc-request": false, "agent": true, "guest-log": false, "debug": true, "warnings": false}
+	if d := cmp.Diff(want, off); d != "" {
+		t.Errorf("hidden at first: (-want +got)\n%s", d)
+	}
+	for _, want := range []string{`<span class="verdict fail">fail</span>`, "Why?", "because", "Known on this kernel: for long", "“after”: CPU 0-1 online", "mana_q0", "CPU 2 is offline, not as asked, not yet moved", `<td class="odd">0-1</td>`} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %q on the page", want)
+		}
+	}
+	if strings.Count(page, `class="odd"`) != 1 {
+		t.Error("a vector that is as it was asked is told to be odd")
 	}
 }
 
@@ -412,13 +736,21 @@ func TestVectorLane(t *testing.T) {
 func TestHTMLEscapes(t *testing.T) {
 	t.Parallel()
 	const evil = `</title></text></svg><script>alert(1)</script><img src=x onerror=alert(2)>"'&`
-	tl := &Timeline{Header: Header{IRQLab: "timeline", Schema: 1, Case: evil, Notes: []string{evil}}, Events: []Event{
+	tl := &Timeline{Header: Header{
+		IRQLab: "timeline", Schema: 1, Case: evil, Notes: []string{evil}, Outcome: evil, Question: evil, Driver: evil, Strategy: evil, Reasons: []string{evil}, Known: evil,
+		Final: &Final{Label: evil, Vectors: []Vector{{Role: evil, Action: evil}}},
+	}, Events: []Event{
 		{Source: SourceLog, Kind: KindLog, Text: evil, Level: 3}, {Source: SourceStep, Kind: "step", Text: evil, For: 5}, {Source: SourceDevice, Kind: evil},
-		{Source: SourceInject, Kind: "inject", Text: evil, For: 7}, {Source: evil, Kind: evil, Text: evil},
+		{Source: SourceInject, Kind: "inject", Text: evil, For: 7}, {Source: SourceStep, Kind: "step-end", Text: evil, Step: evil},
+		{Source: SourceDevice, Kind: "hwc-request", Text: evil}, {Source: evil, Kind: evil, Text: evil},
 	}}
-	n := elements(t, htmlPage(t, tl, Filter{}))
+	page := htmlPage(t, tl, Filter{})
+	n := elements(t, page)
 	if n["script"] != 1 || n["img"] != 0 {
 		t.Errorf("elements %v", n)
+	}
+	if strings.Contains(page, `class="verdict`) {
+		t.Error("an outcome that there is not became a class")
 	}
 }
 
