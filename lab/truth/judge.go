@@ -605,6 +605,9 @@ func (j *judge) fired(o *Observation, v *Vector, p looked, before int, all []rea
 		if p.moved || j.c.Driver == "mana" { // moves between readings
 			moves += 2
 		}
+		if len(all) > 0 && slices.ContainsFunc(j.f.Trace[:all[0].at], func(e Event) bool { return e.Kind == "vector-fire" && e.Vector == v.Index }) {
+			moves++ // before the first one
+		}
 	}
 	switch {
 	case p.storms:
@@ -684,7 +687,8 @@ func (j *judge) claimed() {
 	if said := len(j.claim.KernelLog.Warnings) > 0; said != warned && !j.c.LogAny {
 		j.odd("the lab found %d warnings in the log: %q; it has %q", len(j.claim.KernelLog.Warnings), j.claim.KernelLog.Warnings, j.Why[classWarning])
 	}
-	if a := j.claim.Artifacts; a.Console == "" || a.Trace == "" || a.Timeline == "" {
+	// Where no guest came to be, there is nothing but the console of the boot.
+	if a := j.claim.Artifacts; a.Console == "" || len(j.f.Observations) > 0 && (a.Trace == "" || a.Timeline == "") {
 		j.odd("artifacts are missing: %+v", a)
 	}
 	if want := branches[j.c.Strategy]; want != "" && j.ended == "" && !regexp.MustCompile(want).MatchString(j.claim.Branch) {
