@@ -25,6 +25,7 @@ import (
 	"irqlab/images"
 	"irqlab/lab/machine"
 	"irqlab/lab/qemu"
+	"irqlab/lab/qemu/klog"
 )
 
 const (
@@ -123,7 +124,7 @@ const leastSnapshot = 32 << 20
 var noRoom sync.Map
 
 // snapshot boots the machine once and saves it into dir when its agent waits for the lab: no session is open and no function attached. A guest whose clock came out wrong
-// is booted again, or every fork would have that clock.
+// is booted again, or every fork would have that clock; so is one that the emulator has led astray.
 func (b boot) snapshot(ctx context.Context, dir string) error {
 	key, err := b.snapshotKey()
 	if err != nil {
@@ -145,12 +146,18 @@ func (b boot) snapshot(ctx context.Context, dir string) error {
 			noRoom.Store(key, full.Need)
 			return errors.Join(emptyDir(dir), b.cfg.Cache.Room(full.Need, full.Err))
 		}
-		if !errors.As(err, &wrong) {
+		if !errors.As(err, &wrong) && !b.stale(err) {
 			return err
 		}
 		report(b.cfg.Progress, firstLine(err)+"; booting again")
 	}
 	return err
+}
+
+// stale reports whether a boot ended in what only the emulator can have done (docs/hotplug.md, "Stale code"): the next one will hardly meet it again.
+func (b boot) stale(err error) bool {
+	var failed *qemu.BootError
+	return b.machine.Accel == machine.TCG && errors.As(err, &failed) && slices.ContainsFunc(failed.Trouble, func(f klog.Finding) bool { return f.Stale() != "" })
 }
 
 func (b boot) snapshotOnce(ctx context.Context, dir string) error {
