@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -20,10 +21,20 @@ type Reading struct {
 type VectorReading struct {
 	agentapi.Vector
 	State agentapi.IRQ
-	// Handled are the CPUs that handled what Settle fired last; nil where the reading is not Settle's.
+	// Handled are the CPUs that handled what was fired last, as Settle tells; nil where that is not known.
 	Handled cpulist.List
 	// Unsettled: Settle gave the vector up.
 	Unsettled bool
+}
+
+// HandledSince are the CPUs whose count of the vector's interrupts is higher than in a reading before.
+func (v *VectorReading) HandledSince(was VectorReading) (cpus cpulist.List) {
+	for _, cpu := range slices.Sorted(maps.Keys(v.State.Counts)) {
+		if v.State.Counts[cpu] > was.State.Counts[cpu] {
+			cpus = append(cpus, cpu)
+		}
+	}
+	return cpus
 }
 
 // Of returns what the reading says of a vector.

@@ -107,12 +107,7 @@ func compare(before Reading, after *Reading) {
 	for i := range after.Vectors {
 		v := &after.Vectors[i]
 		was, _ := before.Of(v.Index)
-		v.Handled = nil
-		for _, cpu := range slices.Sorted(maps.Keys(v.State.Counts)) {
-			if v.State.Counts[cpu] > was.State.Counts[cpu] {
-				v.Handled = append(v.Handled, cpu)
-			}
-		}
+		v.Handled = v.HandledSince(was)
 		v.Unsettled = v.State.Pending() || len(v.Handled) == 0 || !v.Handled.Within(v.State.Effective)
 	}
 }

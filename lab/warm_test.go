@@ -104,7 +104,7 @@ func TestForks(t *testing.T) {
 			t.Errorf("fork %d finds %q", i, got)
 		}
 		_ = output(t, vm, "echo mine > /tmp/mine")
-		if !strings.Contains(vm.Console().Tail(1000), "agent ready") {
+		if text, cut := vm.Console().Text(); !strings.Contains(string(text), "agent ready") || cut != "" {
 			t.Error("the console does not tell the boot")
 		}
 		if warnings := vm.Console().Scan(); len(warnings) > 0 {

@@ -215,6 +215,15 @@ func (w *Observed) check(o *result.Observation) []string {
 			say("each queue vector has a CPU of its own, expected some to share one.")
 		}
 	}
+	if w.Dropped != nil {
+		var there cpulist.List
+		for _, v := range o.Vectors {
+			there = append(there, v.Index)
+		}
+		if gone := w.Dropped.Minus(there); len(gone) > 0 {
+			say("vector %s is not there, expected its mask dropped.", gone)
+		}
+	}
 	for _, v := range o.Vectors {
 		if outside := v.Effective; w.QueuesWithin != nil && v.Role == result.RoleQueue && !outside.Within(*w.QueuesWithin) {
 			say("queue vector %d is on CPU %s, expected it within %s.", v.Index, cpus(outside), cpus(*w.QueuesWithin))

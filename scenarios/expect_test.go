@@ -82,6 +82,8 @@ func TestCheck(t *testing.T) {
 		{"dropped, expected", "{settled: {dropped: 1}}", with(settled("0/0-1", "0"), vector(1, func(v *result.Vector) { v.Asked, v.Dropped = list("1"), true })), nil},
 		{"kept, expected to be dropped", "{settled: {dropped: 1-2}}", with(settled("0", "1"), vector(1, func(v *result.Vector) { v.Asked, v.Dropped = list("1"), true })),
 			[]string{"settled: vector 2: the kernel has 1 as it was asked for, expected it dropped."}},
+		{"one that there is not", "{settled: {dropped: '1,4'}}", with(settled("0/0-1", "0"), vector(1, func(v *result.Vector) { v.Asked, v.Dropped = list("1"), true })),
+			[]string{"settled: vector 4 is not there, expected its mask dropped."}},
 		{"another dropped", "{settled: {dropped: 2}}", with(settled("0/0-1", "0"), vector(1, func(v *result.Vector) { v.Asked, v.Dropped = list("1"), true })),
 			[]string{"settled: vector 1: asked for 1, the kernel kept 0-1.", "settled: vector 2: the kernel has 0 as it was asked for, expected it dropped."}},
 		{"asked and requested differ, since CPUs left", "{}", with(settled("0/0-1"), vector(1, func(v *result.Vector) { v.Asked = list("3") })), nil},

@@ -441,6 +441,7 @@ type RuleState struct {
 	Reached  bool // its step's Nth occurrence has come
 	Hits     int  // occurrences it was applied to
 	Held     bool // it holds something now
+	Waits    bool // something waits for it now, be it to be released or for the time to pass
 	Released bool // what it held was let go
 	Dropped  bool // what it held was dropped by a reset
 }
@@ -454,7 +455,7 @@ func (c *Controller) States() []RuleState {
 	defer c.mu.Unlock()
 	var s []RuleState
 	for _, r := range c.rules {
-		s = append(s, RuleState{r.Rule, r.hits > 0, r.hits, r.Action == Hold && len(r.parked) > 0, r.Action == Hold && r.released, r.dropped})
+		s = append(s, RuleState{r.Rule, r.hits > 0, r.hits, r.Action == Hold && len(r.parked) > 0, len(r.parked) > 0, r.Action == Hold && r.released, r.dropped})
 	}
 	return s
 }

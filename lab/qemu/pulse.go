@@ -22,7 +22,16 @@ type Standstill struct {
 }
 
 // Matters tells whether it can have been the reason for anything.
-func (s Standstill) Matters() bool { return max(s.Lab, s.QEMU) >= standstillMin }
+func (s Standstill) Matters() bool { return s.Spoils(0) }
+
+// Spoils tells whether it can have been the reason for a wait in vain that lasted so long; 0: of any of the usual waits. What is short beside the wait cannot.
+func (s Standstill) Spoils(wait time.Duration) bool {
+	least := standstillMin
+	if wait > 0 {
+		least = min(least, max(wait/4, pulseEvery))
+	}
+	return max(s.Lab, s.QEMU) >= least
+}
 
 func (s Standstill) String() string {
 	switch {

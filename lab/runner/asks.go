@@ -38,12 +38,28 @@ func (a *asks) put(vector int, k ask) {
 	a.of[vector] = k
 }
 
-// leave takes note of CPUs before they are told to leave.
-func (a *asks) leave(cpus cpulist.List) {
-	a.left = a.left.Or(cpus)
+// leave takes note of a CPU before it is told to leave. stay takes that back, for one that has not.
+func (a *asks) leave(cpu int) (stay func()) {
+	var undo []func()
+	note := func(left cpulist.List) (cpulist.List, bool) { return left.Or(cpulist.New(cpu)), !left.Has(cpu) }
+	var fresh bool
+	if a.left, fresh = note(a.left); fresh {
+		undo = append(undo, func() { a.left = a.left.Minus(cpulist.New(cpu)) })
+	}
 	for v, k := range a.of {
-		k.left = k.left.Or(cpus)
+		if k.left, fresh = note(k.left); fresh {
+			undo = append(undo, func() {
+				k := a.of[v]
+				k.left = k.left.Minus(cpulist.New(cpu))
+				a.of[v] = k
+			})
+		}
 		a.of[v] = k
+	}
+	return func() {
+		for _, f := range undo {
+			f()
+		}
 	}
 }
 

@@ -35,6 +35,9 @@ func (p party) String() string { return [...]string{"the guest's", "the case's",
 // (hung_task_timeout_secs), and the driver its last packets.
 const hungCall = 2 * time.Minute
 
+// bootPatience is what a guest is given for its boot at least before it can have failed to: a limit that is shorter says nothing about it.
+const bootPatience = time.Minute
+
 // judge knows what error texts do not tell.
 type judge struct {
 	asked bool // the guest's agent was asked again, and QEMU runs
@@ -113,7 +116,7 @@ func (j judge) whose(err error) party {
 	return labs
 }
 
-// boot: a guest that panicked, ended QEMU or had its time and did not come up. It had its time if it ran for half of the limit at least: what goes before it may take some.
+// boot: a guest that panicked, ended QEMU or had its time and did not come up. It had its time if it ran for half of the limit at least, what goes before it may take some, and for a minute.
 func (j judge) boot(e *qemu.BootError) party {
 	var frozen *qemu.FrozenError
 	var dead *qemu.DeadError
@@ -128,7 +131,7 @@ func (j judge) boot(e *qemu.BootError) party {
 	case errors.As(e.Err, &dead):
 		return j.dead(dead)
 	case errors.As(e.Err, &limit):
-		if e.After >= limit.after/2 {
+		if e.After >= max(limit.after/2, bootPatience) {
 			return guests
 		}
 	}
@@ -244,15 +247,16 @@ func verdict(err error, unmet []string, doubts func() []string) (result.Outcome,
 // conditions are what may have kept a guest from doing what it was to do.
 type conditions struct {
 	stood   qemu.Standstill
-	unwired cpulist.List // vectors that were fired and that QEMU has not given an eventfd for
-	handled bool         // no interrupt is missing
-	damaged []error      // what was booted is not what it was
+	wait    time.Duration // the deadline of the step that was not done in time; 0: none
+	unwired cpulist.List  // vectors that were fired and that QEMU has not given an eventfd for
+	handled bool          // no interrupt is missing
+	damaged []error       // what was booted is not what it was
 }
 
 // doubts are the reasons not to blame the guest, one sentence each.
 func (c conditions) doubts() []string {
 	var d []string
-	if c.stood.Matters() {
+	if c.stood.Spoils(c.wait) {
 		d = append(d, fmt.Sprintf("nobody can be blamed: %s while the case ran (stopped, asleep with the machine, or starved by it), and what failed may come from that; run it again", c.stood))
 	}
 	if !c.handled && len(c.unwired) > 0 {

@@ -360,6 +360,10 @@ func (e *experiment) finish(ctx context.Context, err error) {
 	ended := time.Now()
 	var findings []klog.Finding
 	now := conditions{handled: !errors.As(err, new(*lab.LostError))}
+	var late *lateError
+	if errors.As(err, &late) {
+		now.wait = late.after
+	}
 	if e.vm != nil {
 		findings = e.vm.Console().Scan()
 		if err == nil {

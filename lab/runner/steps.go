@@ -171,7 +171,7 @@ func drives(verb string) bool {
 
 // explained reports whether nothing more can be learned from the guest, which is well: it was the wait that was in vain.
 func (e *StepError) explained() bool {
-	return e.Refused || e.deadlock() || e.Late && !e.Limit && e.Step.Verb == scenarios.VerbWaitFor
+	return e.Refused || e.deadlock() || len(e.Ate) > 0 || e.Late && !e.Limit && e.Step.Verb == scenarios.VerbWaitFor
 }
 
 // refusedError is a step that the lab finds impossible as things are.
@@ -222,6 +222,7 @@ type stepper struct {
 	mu       sync.Mutex
 	driver   driver
 	asks     asks
+	handled  handlers
 	fresh    *lab.Reading       // made by the step before
 	seen     agentapi.LogRecord // the last one of the kernel log
 	plugged  cpulist.List
@@ -454,7 +455,7 @@ func (s *stepper) done(ctx context.Context, step *scenarios.Step, at int, facts 
 	}
 	e := &StepError{Step: *step, Err: err, Refused: refused, Late: errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*lab.LostError)), Limit: context.Cause(ctx) != nil}
 	for _, r := range s.inject.States() {
-		if r.Held || r.Dropped && !dropped[r.Name] {
+		if r.Held || r.Waits || r.Dropped && !dropped[r.Name] {
 			e.Holds = append(e.Holds, fmt.Sprintf("%s (%s)", r.Name, scenarios.RuleText(r.Rule)))
 		}
 		if r.Action == inject.Drop && r.Hits > 0 && strings.HasPrefix(r.Step, "vector:") && errors.As(err, new(*lab.LostError)) {
@@ -622,13 +623,15 @@ func (s *stepper) running() bool {
 // changeCPUs takes CPUs away or brings them back, one after the other.
 func (s *stepper) changeCPUs(ctx context.Context, step *scenarios.Step, facts *result.Step) error {
 	back := false
-	if step.Verb == scenarios.VerbOffline || step.Verb == scenarios.VerbUnplug {
-		s.mu.Lock()
-		s.asks.leave(step.CPUs)
-		s.mu.Unlock()
-	}
+	leaves := step.Verb == scenarios.VerbOffline || step.Verb == scenarios.VerbUnplug
 	for _, cpu := range step.CPUs {
 		var err error
+		stay := func() {}
+		if leaves {
+			s.mu.Lock()
+			stay = s.asks.leave(cpu)
+			s.mu.Unlock()
+		}
 		switch step.Verb {
 		case scenarios.VerbOffline:
 			_, err = s.vm.Agent.SetCPU(ctx, cpu, false)
@@ -647,6 +650,11 @@ func (s *stepper) changeCPUs(ctx context.Context, step *scenarios.Step, facts *r
 			}
 		}
 		if err != nil {
+			if leaves && refusal(err) { // it is where it was, and so are the masks
+				s.mu.Lock()
+				stay()
+				s.mu.Unlock()
+			}
 			return err
 		}
 	}
@@ -751,6 +759,9 @@ func (s *stepper) take(ctx context.Context, label string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.fresh == nil { // of a settled one that is known
+		s.handled.tell(fresh)
+	}
 	if s.c.Driver == scenarios.DriverMana {
 		s.asks.learn(*fresh)
 	}
@@ -807,7 +818,9 @@ func (s *stepper) waitFor(ctx context.Context, w *scenarios.WaitFor, from since)
 		var lost error
 		err := until(ctx, poll, func() (bool, error) {
 			log, err := s.guestLog(ctx, after)
-			lost = cmp.Or(lost, log.Lost(guestlog.AllLevels))
+			if err == nil && lost == nil {
+				lost = log.Lost(guestlog.AllLevels)
+			}
 			for _, r := range log.Records {
 				if r.Seq > 0 {
 					after = r

@@ -122,12 +122,62 @@ func (s *stepper) fire(ctx context.Context, f scenarios.Fire) error {
 		vectors = slices.DeleteFunc(vectors, func(v agentapi.Vector) bool { return !cpulist.List(f.Vectors).Has(v.Index) })
 	}
 	v, err := s.volley(ctx, vectors)
-	for range f.Times() {
+	for range f.Times() - 1 {
 		if err == nil {
 			err = v.round(ctx)
 		}
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return v.last(ctx)
+}
+
+// last is a round after which it is known where its interrupts were handled, of the vectors that did not move meanwhile.
+func (v *volley) last(ctx context.Context) error {
+	before, err := v.s.vm.Agent.Observe(ctx, v.vectors)
+	if err == nil {
+		err = v.round(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	after, err := v.s.vm.Agent.Observe(ctx, v.vectors)
+	if err != nil {
+		return err
+	}
+	v.s.mu.Lock()
+	defer v.s.mu.Unlock()
+	v.s.handled.learn(before, after)
+	return nil
+}
+
+// handlers are the CPUs that have handled what was fired last, by vector.
+type handlers map[int]lab.VectorReading
+
+// learn takes them from readings before and after, of the vectors that both find routed to the same CPUs; of others it forgets what it knew.
+func (h *handlers) learn(before, after lab.Reading) {
+	if *h == nil {
+		*h = handlers{}
+	}
+	for _, v := range after.Vectors {
+		was, _ := before.Of(v.Index)
+		if v.Handled = v.HandledSince(was); was.IRQ == v.IRQ && slices.Equal(was.State.Effective, v.State.Effective) {
+			(*h)[v.Index] = v
+		} else {
+			delete(*h, v.Index)
+		}
+	}
+}
+
+// tell completes a reading by them, where it still finds the vector as it was.
+func (h handlers) tell(r *lab.Reading) {
+	for i := range r.Vectors {
+		v := &r.Vectors[i]
+		if k, ok := h[v.Index]; ok && k.IRQ == v.IRQ && slices.Equal(k.State.Effective, v.State.Effective) {
+			v.Handled = k.Handled
+		}
+	}
 }
 
 // storm takes CPUs offline and online again, round after round, while a volley goes on from before the first round to after the last. A CPU that leaves takes itself out of
@@ -174,6 +224,9 @@ func (s *stepper) storm(ctx context.Context, p scenarios.Storm, facts *result.St
 	}
 	if err != nil {
 		return fmt.Errorf("after %d volleys: %w", v.rounds, err)
+	}
+	if err := v.last(ctx); err != nil {
+		return err
 	}
 	counts, err := v.count(ctx)
 	facts.Storm = &result.Storm{Rounds: int(p.Rounds), Vectors: counts}

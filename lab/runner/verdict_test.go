@@ -103,6 +103,11 @@ func TestLyingEffectiveMask(t *testing.T) {
 	if out, err := sh.CombinedOutput(script); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	do(scenarios.Step{Verb: scenarios.VerbFire})
+	do(scenarios.Step{Verb: scenarios.VerbObserve, Label: "fired"})
+	if v := s.Observation().Vectors[1]; v.Effective.String() != "1" || v.Handled.String() != "0" { // settling moved it
+		t.Errorf("after firing: vector 1 effective %s, handled on %s; the lie is 1, and it is on 0", v.Effective, v.Handled)
+	}
 	do(scenarios.Step{Verb: scenarios.VerbSettle})
 	do(scenarios.Step{Verb: scenarios.VerbObserve, Label: scenarios.LabelSettled})
 	o := s.Observation()

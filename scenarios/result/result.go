@@ -107,7 +107,7 @@ type Vector struct {
 	Affinity  cpulist.List   `json:"affinity"`            // what the kernel says is requested now
 	Hint      cpulist.List   `json:"hint"`                // empty: none
 	Effective cpulist.List   `json:"effective"`           // where the kernel says that the interrupt is routed
-	Handled   cpulist.List   `json:"handled"`             // where what was fired last, in settling, was handled; empty: the reading is not of settling
+	Handled   cpulist.List   `json:"handled"`             // where what was fired last was handled; empty: not known
 	Dropped   bool           `json:"dropped"`             // asked and not kept, though CPUs of the mask were there all the time
 	Refused   string         `json:"refused,omitempty"`   // of what was dropped: the kernel's words, where it said no
 	Pending   bool           `json:"pending"`             // not yet moved to the requested mask
