@@ -47,11 +47,18 @@ func keysOf[T any]() []string {
 	return keys
 }
 
-// expectations lays what the command line expects over what the cases do.
-func (p *planner) expectations(o Overrides) error {
-	for i := range p.cases {
-		for _, given := range o.Expect {
-			p.cases[i].expect(given)
+// AddExpectations lays what the command line expects over what cases do. An error is of usage: one of them can never show it.
+func AddExpectations(cases []Case, given []*Expect) error {
+	for i := range cases {
+		c := &cases[i]
+		for _, g := range given {
+			c.expect(g)
+		}
+		if len(given) == 0 {
+			continue
+		}
+		if p := c.Expect.validate(c); len(p) > 0 {
+			return fmt.Errorf("case %s: %s: %s", c.Name, p[0].key, p[0].text)
 		}
 	}
 	return nil

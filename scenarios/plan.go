@@ -28,7 +28,6 @@ type Overrides struct {
 	Irqchips    []string
 	Pressures   []NamedProfile
 	Offlines    []cpulist.List
-	Expect      []*Expect // added to what every case expects
 }
 
 // matrix tells whether some flag has alternatives, so that one of them may not go with one of another.
@@ -108,7 +107,7 @@ func (p *planner) apply(o Overrides) error {
 	if slices.Equal(o.Drivers, []string{DriverMana}) && len(o.Strategies) > 0 {
 		return fmt.Errorf("--strategy: driver mana spreads its vectors itself; leave --strategy out, or use --driver vfio")
 	}
-	for _, step := range []func(Overrides) error{p.shapes, p.offlines, p.drivers, p.strategies, p.vectors, p.deviceNodes, p.irqchips, p.pressures, p.kernels, p.expectations} {
+	for _, step := range []func(Overrides) error{p.shapes, p.offlines, p.drivers, p.strategies, p.vectors, p.deviceNodes, p.irqchips, p.pressures, p.kernels} {
 		if err := step(o); err != nil {
 			return err
 		}

@@ -312,34 +312,35 @@ func TestGivenExpectations(t *testing.T) {
 		}
 		return out
 	}
-	plan := func(name string, o Overrides) Case {
+	plan := func(name string, o Overrides, expect ...string) (Case, error) {
 		t.Helper()
 		cases, _, err := mustGet(t, name).Plan(o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return cases[len(cases)-1]
+		last := cases[len(cases)-1:]
+		err = AddExpectations(last, given(expect...))
+		return last[0], err
 	}
-	large := []shape.Shape{{Sockets: 1, Cores: 4, Threads: 2, Nodes: 1, MemoryMiB: 512}}
+	large := Overrides{Shapes: []shape.Shape{{Sockets: 1, Cores: 4, Threads: 2, Nodes: 1, MemoryMiB: 512}}}
 	linear := Overrides{Strategies: []string{"linear"}}
-	if c := plan("low-vcpu", linear); !c.Judges() || c.Expect.Settled.QueuesWithin != nil {
-		t.Errorf("as shipped: %+v", c.Expect.Settled)
+	if c, err := plan("low-vcpu", linear); err != nil || !c.Judges() || c.Expect.Settled.QueuesWithin != nil {
+		t.Errorf("as shipped: %+v, %v", c.Expect.Settled, err)
 	}
-	linear.Expect = given("queues-within=0-3", "log=any", "clustered=false")
-	c := plan("low-vcpu", linear)
-	if w := c.Expect.Settled; !c.Judges() || w.QueuesWithin.String() != "0-3" || *w.Clustered || len(w.Queues) != 4 || *c.Expect.Log != ruleAny {
-		t.Errorf("with more: %+v", c.Expect)
+	c, err := plan("low-vcpu", linear, "queues-within=0-3", "log=any", "clustered=false")
+	if w := c.Expect.Settled; err != nil || !c.Judges() || w.QueuesWithin.String() != "0-3" || *w.Clustered || len(w.Queues) != 4 || *c.Expect.Log != ruleAny {
+		t.Errorf("with more: %+v, %v", c.Expect, err)
 	}
-	if c := plan("low-vcpu", Overrides{Shapes: large}); c.Judges() {
+	if c, _ := plan("low-vcpu", large); c.Judges() {
 		t.Error("a case that a flag has taken expectations from is held to all of them")
 	}
-	if c := plan("low-vcpu", Overrides{Shapes: large, Expect: given("clustered=false")}); !c.Judges() || c.Expect.Settled.Queues != nil {
-		t.Error("a case is not held to what the command line expects of it alone")
+	if c, err := plan("low-vcpu", large, "clustered=false"); err != nil || !c.Judges() || c.Expect.Settled.Queues != nil {
+		t.Errorf("a case is not held to what the command line expects of it alone: %v", err)
 	}
-	if _, _, err := mustGet(t, "low-vcpu").Plan(Overrides{Expect: given("queues-within=0-9")}); err == nil || !strings.Contains(err.Error(), "expect.settled.queues-within") && !strings.Contains(err.Error(), "queues-within: CPU 4-9 is not in the shape") {
+	if _, err := plan("low-vcpu", Overrides{}, "queues-within=0-9"); err == nil || !strings.Contains(err.Error(), "settled.queues-within: CPU 4-9 is not in the shape") {
 		t.Errorf("CPUs that there are not: %v", err)
 	}
-	if _, _, err := mustGet(t, "unplug-after").Plan(Overrides{Expect: given("clustered=false")}); err == nil || !strings.Contains(err.Error(), "no step observes settled") {
+	if _, err := plan("unplug-after", Overrides{}, "clustered=false"); err == nil || !strings.Contains(err.Error(), "no step observes settled") {
 		t.Errorf("steps with labels of their own: %v", err)
 	}
 	for text, want := range map[string]string{

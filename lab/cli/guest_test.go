@@ -33,6 +33,9 @@ func TestGuestCommands(t *testing.T) {
 		{"cat > " + mask + " <<X\n100\nX", "1", "cat: "},
 		{"echo 100 > /tmp/mask; cp /tmp/mask " + mask, "1", "cp: "},
 		{"dd if=/tmp/mask of=" + mask, "1", mask},
+		{"seq 100 100 > " + mask, "1", "seq: write " + mask + ": "}, // these do not look at what becomes of their writes
+		{"tr -d x < /tmp/mask > " + mask, "1", "tr: write " + mask + ": "},
+		{"seq 2 2 > " + mask + " && cat " + mask, "0", "2"},
 		{"echo 7 > /sys/devices/system/cpu/cpu3/online", "1", "echo: write /sys/devices/system/cpu/cpu3/online: invalid argument"},
 		// taken, by the one write of a line
 		{"echo 2 > " + mask + " && cat " + mask, "0", "2"},

@@ -9,15 +9,13 @@ import (
 )
 
 // openInput opens a file that was named on the command line. A named pipe is waited for, as is one that a shell makes of <(command), but no longer than until ctx ends;
-// what nobody can mean is refused.
+// so is a file of /proc that calls itself regular and has nothing to say yet. What nobody can mean is refused.
 func openInput(ctx context.Context, path string) (io.ReadCloser, error) {
 	st, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
 	switch kind := st.Mode(); {
-	case kind.IsRegular():
-		return os.Open(path)
 	case kind.IsDir():
 		return nil, fmt.Errorf("%s: a directory, not a file", path)
 	case kind&fs.ModeSocket != 0:

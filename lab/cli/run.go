@@ -86,9 +86,6 @@ func (f *scenarioFlags) overrides() (o scenarios.Overrides, err error) {
 	if o.Pressures, err = scenarios.ParseProfiles(f.pressures); err != nil {
 		return o, fmt.Errorf("--pressure: %w", err)
 	}
-	if o.Expect, err = parseAll("expect", f.expect, scenarios.ParseExpectation); err != nil {
-		return o, err
-	}
 	o.Offlines, err = parseAll("offline", f.offlines, cpulist.Parse)
 	return o, err
 }
@@ -445,6 +442,13 @@ func (f *scenarioFlags) plan(ctx context.Context, names []string, s Streams) ([]
 	}
 	if cases, err = selected(cases, f.cases); err != nil {
 		return nil, usageError(err)
+	}
+	given, err := parseAll("expect", f.expect, scenarios.ParseExpectation)
+	if err != nil {
+		return nil, usageError(err)
+	}
+	if err := scenarios.AddExpectations(cases, given); err != nil {
+		return nil, usageError(fmt.Errorf("--expect: %w", err))
 	}
 	scenarios.Disambiguate(cases) // a scenario may be named twice, or two files may give theirs one name
 	return cases, nil

@@ -26,7 +26,7 @@ func newSSH(s Streams) *cobra.Command {
 		Long: `ssh reaches a VM that another irqlab process is running (irqlab shell --hold, a test that uses the Go API), by the name that process shows. A guest has one seat for
 people: while a shell, an ssh or a proxy has it, others wait for it, ` + fmt.Sprint(handshake) + ` at most.
 Without a COMMAND it gives a terminal. A VM that is still booting is waited for. The exit status is the command's own; 125 when the guest cannot be reached.`,
-		Example: "  irqlab ssh low-vcpu-numa-aware cat -n /proc/interrupts",
+		Example: "  irqlab ssh low-vcpu-numa-aware cat /proc/interrupts",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, err := dial(cmd.Context(), s, args[0])

@@ -205,9 +205,16 @@ func program(ctx context.Context, hc interp.HandlerContext, args []string) error
 		fmt.Fprintf(hc.Stderr, "%s: not found\n", args[0])
 		return interp.ExitStatus(statusNotFound)
 	}
+	request := asked(hc.Stdout)
+	if request != nil {
+		hc.Stdout = request
+	}
 	err = start(ctx, hc, path, args).Run()
 	if errors.Is(err, unix.ENOEXEC) { // a script that does not name its interpreter
 		err = start(ctx, hc, "/proc/self/exe", append([]string{"sh", path}, args[1:]...)).Run()
+	}
+	if said := request.send(); said != nil {
+		return refused(hc, args[0], said)
 	}
 	var exit *exec.ExitError
 	switch {
@@ -236,6 +243,43 @@ func start(ctx context.Context, hc interp.HandlerContext, path string, args []st
 		}
 	}
 	return cmd
+}
+
+// request is a program's output on its way to a file of the kernel's, where what is written at once is one request. Many programs do not look at what becomes of their writes.
+type request struct {
+	file *os.File
+	text []byte
+	err  error
+}
+
+// maxRequest is more than any such file takes at once.
+const maxRequest = 64 << 10
+
+// asked is the request that an output stands for; nil: it goes elsewhere.
+func asked(w io.Writer) *request {
+	if o, ok := w.(*output); ok && (strings.HasPrefix(o.file.Name(), "/proc/") || strings.HasPrefix(o.file.Name(), "/sys/")) {
+		return &request{file: o.file}
+	}
+	return nil
+}
+
+func (r *request) Write(p []byte) (int, error) {
+	if r.text = append(r.text, p...); len(r.text) > maxRequest {
+		return len(p), r.send()
+	}
+	return len(p), r.err
+}
+
+// send writes what there is, and tells the first error.
+func (r *request) send() error {
+	if r == nil {
+		return nil
+	}
+	if len(r.text) > 0 && r.err == nil {
+		_, r.err = r.file.Write(r.text)
+	}
+	r.text = nil
+	return r.err
 }
 
 // direct is what a program is to have as its output: the file itself, so that it learns what becomes of its writes.
