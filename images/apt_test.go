@@ -617,7 +617,7 @@ func TestEndlessMirror(t *testing.T) {
 	const far = 4 * maxList
 	for name, c := range map[string]struct {
 		suffix string
-		block  int // bytes: apt only looks at what it has got so far between chunks, and not always
+		block  int    // bytes: apt only looks at what it has got so far between chunks, and not always
 		want   string // "": whose bound comes first is a matter of how the chunks fall
 	}{
 		"InRelease":            {"/InRelease", 1 << 20, "unexpected size"},
