@@ -103,6 +103,7 @@ func TestLyingEffectiveMask(t *testing.T) {
 	if out, err := sh.CombinedOutput(script); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	do(scenarios.Step{Verb: scenarios.VerbFire}) // which moves it to CPU 0
 	do(scenarios.Step{Verb: scenarios.VerbFire})
 	do(scenarios.Step{Verb: scenarios.VerbObserve, Label: "fired"})
 	if v := s.Observation().Vectors[1]; v.Effective.String() != "1" || v.Handled.String() != "0" { // settling moved it

@@ -393,7 +393,19 @@ func (j *judge) observation(n int, p looked, from int) int {
 			continue
 		}
 		handled := j.traced(o, &v, p, i)
-		if claimed := said.Vectors[k].Handled; claimed.String() != handled.String() {
+		claimed := said.Vectors[k].Handled
+		if !p.settled { // after fire and storm it is the lab's word, which the counts must bear out
+			for _, c := range claimed {
+				if v.Counts[c] == 0 {
+					j.odd("%s: vector %d handled on %q, and CPU %d has counted none", o.Label, v.Index, claimed, c)
+				}
+			}
+			if len(claimed.Minus(v.Effective)) > 0 {
+				j.say(classElsewhere, "%s: vector %d effective on %s, handled on %s", o.Label, v.Index, v.Effective, claimed)
+			}
+			handled = claimed
+		}
+		if claimed.String() != handled.String() {
 			j.odd("%s: vector %d handled on %q; it is %q", o.Label, v.Index, claimed, handled)
 		}
 	}
