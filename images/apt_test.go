@@ -652,7 +652,7 @@ func TestEndlessMirror(t *testing.T) {
 			})
 			_, err := cache.Kernel(t.Context(), "debian:9.1", nil)
 			switch {
-			case err == nil && name == "Release in morsels": // apt's own bound came first, and this mirror's lists are trusted without one
+			case err == nil && strings.HasSuffix(name, "Release in morsels"): // apt's own bound came first, and this mirror's lists are trusted without one
 			case err == nil || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 10000:
 				t.Errorf("error %.2000v; want %q", err, c.want)
 			}
