@@ -168,8 +168,8 @@ func (f *Function) Fired(vector int) uint64 {
 
 func (f *Function) raise(h *inject.Hit, vector int) {
 	for range h.Copies() {
+		f.fired[vector].Add(1) // first: the guest may have handled it before the next line, and who waits for that asks
 		f.vectors.Raise(vector)
-		f.fired[vector].Add(1)
 	}
 	f.raiseToo(h)
 }
