@@ -273,7 +273,7 @@ func (p *page) observation(o *result.Observation) {
 		{Name: "asked", WidthMax: maxListWidth, WidthMaxEnforcer: text.WrapSoft},
 		{Name: "requested", WidthMax: maxListWidth, WidthMaxEnforcer: text.WrapSoft},
 	}
-	asked := slices.ContainsFunc(o.Vectors, otherwiseAsked)
+	asked := slices.ContainsFunc(o.Vectors, func(v result.Vector) bool { return v.Dropped || v.Otherwise() })
 	if asked {
 		header = slices.Insert(header, 3, "asked")
 	}
@@ -330,11 +330,6 @@ func (p *page) observation(o *result.Observation) {
 	t.AppendFooter(footer)
 	p.table(t, "  ")
 	p.callOut(o, clustered)
-}
-
-// otherwiseAsked tells a vector for which something else was asked than the kernel says is requested.
-func otherwiseAsked(v result.Vector) bool {
-	return v.Dropped || len(v.Asked) > 0 && !slices.Equal(v.Asked, v.Affinity)
 }
 
 // callOut says in words what the table shows about the spread of the queue vectors.

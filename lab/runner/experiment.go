@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"time"
 
@@ -322,7 +321,7 @@ func (s *stepper) observe(label string, seen lab.Reading) {
 	s.fn.Seen(seen)
 	for _, v := range rows {
 		differ := uint64(0)
-		if v.Asked != nil && !slices.Equal(v.Asked, v.Affinity) {
+		if v.Otherwise() {
 			differ = 1
 		}
 		s.fn.Trace.Note(lab.TraceMasks, masks(v), uint64(v.Index), uint64(v.IRQ), differ)

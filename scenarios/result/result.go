@@ -6,6 +6,7 @@ package result
 import (
 	"encoding/json"
 	"maps"
+	"slices"
 
 	"irqlab/guestagent/cpulist"
 	"irqlab/scenarios/shape"
@@ -117,6 +118,9 @@ type Vector struct {
 	Chip      string         `json:"chip,omitempty"`
 	Action    string         `json:"action,omitempty"` // the handler's name in /proc/interrupts
 }
+
+// Otherwise reports whether something else was asked for the vector than the kernel says is requested.
+func (v Vector) Otherwise() bool { return len(v.Asked) > 0 && !slices.Equal(v.Asked, v.Affinity) }
 
 // Queue is a queue pair of a function's vPort, both counted from 0.
 type Queue struct {
