@@ -9,12 +9,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"irqlab/lab"
 	"irqlab/lab/bench"
+	"irqlab/lab/layout"
 	"irqlab/lab/report"
 	"irqlab/scenarios/nearest"
 )
@@ -88,18 +87,15 @@ A warm run's snapshot is made before anything is timed. Leave the machine alone 
 
 func benchTable(w io.Writer, r bench.Report) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "kernel %s, %s, %s, QEMU %s, %d host CPUs, load %.1f before and %.1f after\n\n", r.Kernel, r.Shape, r.Host.Accel, r.Host.QEMU, r.Host.CPUs,
-		r.Host.LoadBefore, r.Host.LoadAfter)
-	t := plainTable(&b, table.Row{"measure", "median", "min", "max", "unit", "times", "what"})
-	t.SetColumnConfigs([]table.ColumnConfig{
-		{Name: "median", Align: text.AlignRight, AlignHeader: text.AlignRight}, {Name: "min", Align: text.AlignRight, AlignHeader: text.AlignRight},
-		{Name: "max", Align: text.AlignRight, AlignHeader: text.AlignRight}, {Name: "times", Align: text.AlignRight, AlignHeader: text.AlignRight},
-		{Name: "what", WidthMax: 72, WidthMaxEnforcer: text.WrapSoft},
-	})
+	columns := layout.Columns(w)
+	b.WriteString(layout.Wrap(fmt.Sprintf("kernel %s, %s, %s, QEMU %s, %d host CPUs, load %.1f before and %.1f after", r.Kernel, r.Shape, r.Host.Accel, r.Host.QEMU,
+		r.Host.CPUs, r.Host.LoadBefore, r.Host.LoadAfter), columns, "  ") + "\n\n")
+	t := listed("measure", "median", "min", "max", "unit", "times", "what")
+	t.Gap, t.Right = 2, []int{1, 2, 3, 5}
 	for _, m := range r.Measures {
-		t.AppendRow(table.Row{m.Name, figure(m.Median), figure(m.Min), figure(m.Max), m.Unit, len(m.Values), m.What})
+		t.Rows = append(t.Rows, []string{m.Name, figure(m.Median), figure(m.Min), figure(m.Max), m.Unit, strconv.Itoa(len(m.Values)), m.What})
 	}
-	t.Render()
+	b.WriteString(t.Render(columns))
 	for _, x := range r.Ratios {
 		fmt.Fprintf(&b, "\n%s / %s = %.2f (1/%.1f)", x.Of, x.To, x.Value, 1/x.Value)
 	}

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"irqlab/images"
+	"irqlab/lab/layout"
 )
 
 func newCache(s Streams) *cobra.Command {
@@ -41,13 +41,15 @@ left there by an irqlab that was killed goes at the next start.`,
 			if err != nil {
 				return err
 			}
-			t := plainTable(s.Out, table.Row{"kind", "name", "MiB", "last used"})
+			t := layout.Table{Header: []string{"KIND", "MiB", "LAST USED", "NAME"}, Right: []int{1}}
 			var total int64
+			names := layout.Columns(s.Out) - len("snapshot   00000.0  0000-00-00 00:00  ")
 			for _, e := range entries {
-				t.AppendRow(table.Row{e.Kind, e.Name, mebibytes(e.Size), e.Used.Format(time.DateTime)})
+				// The beginning of a hash does to tell it from others.
+				t.Rows = append(t.Rows, []string{e.Kind, mebibytes(e.Size), e.Used.Format("2006-01-02 15:04"), layout.Snip(e.Name, names)})
 				total += e.Size
 			}
-			t.Render()
+			show(s.Out, t)
 			fmt.Fprintf(s.Out, "%d entries, %s MiB, in %s\n", len(entries), mebibytes(total), cache.Dir())
 			return nil
 		},

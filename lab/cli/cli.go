@@ -18,6 +18,7 @@ import (
 	"irqlab/images"
 	"irqlab/lab"
 	"irqlab/lab/foreign"
+	"irqlab/lab/layout"
 	"irqlab/scenarios/nearest"
 )
 
@@ -34,6 +35,15 @@ const (
 type Streams struct {
 	In       io.Reader
 	Out, Err io.Writer
+}
+
+// say tells the user something that is no result. Only a terminal's lines are broken: a log is searched for what it says.
+func (s Streams) say(format string, args ...any) {
+	text := foreign.Text("irqlab: " + fmt.Sprintf(format, args...))
+	if layout.IsTerminal(s.Err) {
+		text = layout.Wrap(text, layout.Columns(s.Err), "  ")
+	}
+	fmt.Fprintln(s.Err, text)
 }
 
 // untilDone reads until ctx is done, be it while nothing comes: a read under way is then left to itself.
@@ -120,12 +130,12 @@ func Run(ctx context.Context, args []string, s Streams) int {
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
-		fmt.Fprintln(s.Err, "irqlab: interrupted")
+		s.say("interrupted")
 		return ExitInterrupted
 	case !errors.As(err, &exit):
-		fmt.Fprintln(s.Err, "irqlab:", foreign.Text(err.Error()))
+		s.say("%s", err)
 	case exit.err != nil:
-		fmt.Fprintln(s.Err, "irqlab:", foreign.Text(exit.err.Error()))
+		s.say("%s", exit.err)
 	}
 	return exitStatus(err)
 }
@@ -168,6 +178,7 @@ output did not take its results; 130 interrupted. A shell or command in a VM (sh
 	root.SetOut(s.Out)
 	root.SetErr(s.Err)
 	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { fmt.Fprint(s.Out, helpText(cmd, layout.Prose(s.Out))) })
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError(suggestFlag(cmd, err)) })
 	root.AddCommand(
 		newRun(s), newList(s), newDoctor(s), newFetch(s), newCache(s), newShell(s), newSSH(s), newProxy(s), newDevice(s), newTrace(s), newTimeline(s), newCompare(s), newBench(s),
@@ -257,6 +268,6 @@ func openCache(s Streams) (*images.Cache, error) {
 	if err != nil {
 		return nil, &exitError{ExitError, err}
 	}
-	c.Warn = func(warning string) { fmt.Fprintln(s.Err, "irqlab: warning:", foreign.Text(warning)) }
+	c.Warn = func(warning string) { s.say("warning: %s", warning) }
 	return c, nil
 }

@@ -52,7 +52,7 @@ Exit status: 0 every case ran under both kernels, whatever differs and whatever 
 				return usageError(fmt.Errorf("no case of %s is for both kernels, so there is nothing to compare", args[0]))
 			}
 			if n := len(cases) - len(paired); n > 0 {
-				fmt.Fprintf(s.Err, "irqlab: %d cases are for one of the kernels only, and left out\n", n)
+				s.say("%d cases are for one of the kernels only, and left out", n)
 			}
 			cases = paired
 			rep, err := rf.run(cmd.Context(), cases, s)

@@ -7,6 +7,7 @@ import (
 
 	"irqlab/images"
 	"irqlab/lab/foreign"
+	"irqlab/lab/layout"
 )
 
 func newDoctor(s Streams) *cobra.Command {
@@ -26,15 +27,18 @@ It exits 0 if a run can work, else 1.`,
 			checks := cache.Doctor(cmd.Context())
 			p.close()
 			failed := 0
+			var t layout.Table
 			for _, c := range checks {
-				fmt.Fprintf(s.Out, "%-4s  %-13s  %s\n", c.Status, c.Name, foreign.Line(c.Detail))
+				detail := foreign.Line(c.Detail)
 				if c.Remedy != "" && c.Status != images.OK {
-					fmt.Fprintf(s.Out, "%21s-> %s\n", "", foreign.Line(c.Remedy))
+					detail += "\n-> " + foreign.Line(c.Remedy)
 				}
+				t.Rows = append(t.Rows, []string{string(c.Status), c.Name, detail})
 				if c.Status == images.Fail {
 					failed++
 				}
 			}
+			show(s.Out, t)
 			if failed > 0 {
 				return &exitError{ExitFail, fmt.Errorf("%d of %d checks failed: a run cannot work yet", failed, len(checks))}
 			}

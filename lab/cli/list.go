@@ -1,19 +1,18 @@
 package cli
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"irqlab/devmodel/inject"
 	"irqlab/guestagent/strategy"
 	"irqlab/images"
 	"irqlab/lab/foreign"
+	"irqlab/lab/layout"
 	"irqlab/scenarios"
 	"irqlab/scenarios/nearest"
 	"irqlab/scenarios/shape"
@@ -22,7 +21,7 @@ import (
 func newList(s Streams) *cobra.Command {
 	var refresh bool
 	topics := []string{"scenarios", "faults", "strategies", "kernels", "shapes", "steps"}
-	show := map[string]func(cmd *cobra.Command) error{
+	topic := map[string]func(cmd *cobra.Command) error{
 		"scenarios":  func(*cobra.Command) error { return listScenarios(s.Out, scenarios.Shipped()) },
 		"faults":     func(*cobra.Command) error { return listScenarios(s.Out, scenarios.Faults()) },
 		"strategies": func(*cobra.Command) error { return listStrategies(s.Out) },
@@ -42,7 +41,7 @@ A kernel is cached, fetchable, or incomplete: then the reason says what the mirr
 		ValidArgs: topics,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
-				f := show[args[0]]
+				f := topic[args[0]]
 				if f == nil {
 					return usageError(nearest.Unknown("list", args[0], topics))
 				}
@@ -54,7 +53,7 @@ A kernel is cached, fetchable, or incomplete: then the reason says what the mirr
 					fmt.Fprintln(s.Out)
 				}
 				fmt.Fprintln(s.Out, t+":")
-				failed = errors.Join(failed, show[t](cmd))
+				failed = errors.Join(failed, topic[t](cmd))
 			}
 			return failed
 		},
@@ -63,39 +62,41 @@ A kernel is cached, fetchable, or incomplete: then the reason says what the mirr
 	return cmd
 }
 
-// plainTable is a table without lines, as kubectl prints them.
-func plainTable(w io.Writer, header table.Row) table.Writer {
-	t := table.NewWriter()
-	t.SetOutputMirror(w)
-	style := table.StyleDefault
-	style.Options = table.OptionsNoBordersAndSeparators
-	style.Box.PaddingLeft = ""
-	style.Box.PaddingRight = "   "
-	t.SetStyle(style)
-	t.SuppressTrailingSpaces()
-	t.AppendHeader(header)
-	return t
+// listed is a table without lines, with a header as kubectl's.
+func listed(header ...string) layout.Table {
+	for i, h := range header {
+		header[i] = strings.ToUpper(h)
+	}
+	return layout.Table{Header: header, Gap: 3}
+}
+
+// show writes a table as wide as the output is.
+func show(w io.Writer, t layout.Table) { fmt.Fprint(w, t.Render(layout.Columns(w))) }
+
+// entry writes what is too long for a table: a line, and indented under it what there is to say of it.
+func entry(w io.Writer, head, text string) {
+	fmt.Fprintf(w, "%s\n%s\n", layout.Wrap(head, layout.Columns(w), "  "), layout.Wrap("    "+text, layout.Prose(w), "    "))
 }
 
 func listScenarios(w io.Writer, names []string) error {
-	t := plainTable(w, table.Row{"name", "question"})
+	t := listed("name", "question")
 	for _, name := range names {
 		sc, err := scenarios.Get(name)
 		if err != nil {
 			return err
 		}
-		t.AppendRow(table.Row{name, sc.Question})
+		t.Rows = append(t.Rows, []string{name, sc.Question})
 	}
-	t.Render()
+	show(w, t)
 	return nil
 }
 
 func listStrategies(w io.Writer) error {
-	t := plainTable(w, table.Row{"name", "masks, in the order vectors are added"})
+	t := listed("name", "masks, in the order vectors are added")
 	for _, name := range strategy.Names() {
-		t.AppendRow(table.Row{name, strategy.Describe(name)})
+		t.Rows = append(t.Rows, []string{name, strategy.Describe(name)})
 	}
-	t.Render()
+	show(w, t)
 	return nil
 }
 
@@ -118,12 +119,40 @@ func listKernels(cmd *cobra.Command, s Streams, refresh bool) error {
 	if err != nil {
 		return err
 	}
-	t := plainTable(s.Out, table.Row{"spec", "release", "suite", "state", "reason"})
+	flavour := commonEnd(kernels)
+	t := listed("spec", "release", "state", "suite")
+	var incomplete strings.Builder
 	for _, k := range kernels {
-		t.AppendRow(table.Row{k.Spec, k.Release, k.Suite, k.State, k.Reason})
+		t.Rows = append(t.Rows, []string{k.Spec, strings.TrimSuffix(k.Release, flavour), string(k.State), k.Suite})
+		if k.Reason != "" {
+			fmt.Fprintf(&incomplete, "  %s: %s\n", k.Spec, foreign.Line(k.Reason))
+		}
 	}
-	t.Render()
+	show(s.Out, t)
+	if flavour != "" {
+		fmt.Fprintf(s.Out, "\nEach release ends in %s, which is left out here.\n", flavour)
+	}
+	if incomplete.Len() > 0 {
+		fmt.Fprint(s.Out, "\nIncomplete:\n"+layout.Wrap(incomplete.String(), layout.Columns(s.Out), "    "))
+	}
 	return nil
+}
+
+// commonEnd is what the releases of several kernels all end with from a hyphen on, such as "-cloud-amd64".
+func commonEnd(kernels []images.KernelInfo) string {
+	if len(kernels) < 2 {
+		return ""
+	}
+	end := kernels[0].Release
+	for _, k := range kernels[1:] {
+		for !strings.HasSuffix(k.Release, end) {
+			end = end[1:]
+		}
+	}
+	if i := strings.IndexByte(end, '-'); i >= 0 {
+		return end[i:]
+	}
+	return ""
 }
 
 // listShapes shows the shapes that the shipped scenarios use; any other may be given to --shape.
@@ -148,30 +177,29 @@ func listShapes(w io.Writer) error {
 			}
 		}
 	}
-	t := plainTable(w, table.Row{"shape", "cpus", "used by"})
 	for _, sh := range order {
-		t.AppendRow(table.Row{sh, sh.CPUs(), strings.Join(users[sh], ", ")})
+		entry(w, fmt.Sprintf("%s: %d CPUs", sh, sh.CPUs()), strings.Join(users[sh], ", "))
 	}
-	t.Render()
 	return nil
 }
 
 // listSteps shows the verbs of scenarios' steps, and the steps of the protocol that they can be about.
 func listSteps(w io.Writer) error {
-	verbs := plainTable(w, table.Row{"verb", "driver", "what it does"})
+	fmt.Fprintln(w, "Verbs of a scenario's steps (those for one driver only say which):")
 	for _, v := range scenarios.Verbs() {
-		verbs.AppendRow(table.Row{v.Form, cmp.Or(v.Driver, "any"), v.Text})
+		head := v.Form
+		if v.Driver != "" {
+			head += "   (" + v.Driver + ")"
+		}
+		entry(w, head, v.Text)
 	}
-	verbs.Render()
-	fmt.Fprintln(w)
-	steps := plainTable(w, table.Row{"protocol step", "what it is", "what can be done there"})
+	fmt.Fprintln(w, "\nSteps of the protocol, and what can be done there:")
 	for _, s := range inject.Steps() {
 		actions := make([]string, len(s.Actions))
 		for i, a := range s.Actions {
 			actions[i] = string(a)
 		}
-		steps.AppendRow(table.Row{s.Name, s.Text, strings.Join(actions, " ")})
+		entry(w, s.Name+": "+strings.Join(actions, " "), s.Text)
 	}
-	steps.Render()
 	return nil
 }

@@ -27,10 +27,13 @@ func (w *checkedWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// Unwrap is what is written to.
+func (w *checkedWriter) Unwrap() io.Writer { return w.Writer }
+
 // writable says, without writing anything, why nothing that is written could get through, as far as that can be known before: a run takes a while, and its results would be lost.
 func writable(w io.Writer) error {
 	if checked, ok := w.(*checkedWriter); ok {
-		w = checked.Writer
+		w = checked.Unwrap()
 	}
 	if closed, ok := w.(closedOutput); ok {
 		return closed.error

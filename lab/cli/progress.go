@@ -3,14 +3,13 @@ package cli
 import (
 	"fmt"
 	"io"
-	"os"
 	"sync"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
-	"golang.org/x/term"
 
 	"irqlab/lab/foreign"
+	"irqlab/lab/layout"
 )
 
 // What a log (standard error that is no terminal) is told: a step that takes longer than patience, and again every so often; of a run of cases how far it is, no matter which step
@@ -21,6 +20,9 @@ const (
 	longReminder = time.Minute // of a run
 	perReminder  = 20          // what has passed of a run, for each time it is told of
 )
+
+// barWidth is that of the bar itself.
+const barWidth = 16
 
 // progress shows what is going on: one line that is rewritten on a terminal, and on anything else a line for each step that takes long.
 type progress struct {
@@ -46,10 +48,7 @@ func newProgress(w io.Writer) *progress {
 	return p
 }
 
-func isTerminal(w any) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
-}
+func isTerminal(w any) bool { return layout.IsTerminal(w) }
 
 // report takes note of a step and how far it is, in bytes or items; total is 0 or less when unknown. It has the shape of images.Progress.
 func (p *progress) report(what string, done, total int64) {
@@ -120,7 +119,11 @@ func (p *progress) result(w io.Writer, format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clear()
-	fmt.Fprintln(w, foreign.Text(fmt.Sprintf(format, args...)))
+	line := foreign.Text(fmt.Sprintf(format, args...))
+	if isTerminal(w) {
+		line = layout.Wrap(line, layout.Columns(w), "  ")
+	}
+	fmt.Fprintln(w, line)
 }
 
 // update runs f where no report or result is written meanwhile.
@@ -182,10 +185,15 @@ func (p *progress) drawBar() {
 	}
 	if p.bar == nil || p.bar.GetMax64() != limit {
 		p.clear()
+		// A line that the terminal breaks could not be taken away again. What is beside the words: a spinner and the time, or per cent, bar and times.
+		rest := len("⠋  [10m10s]")
+		if limit > 0 {
+			rest = barWidth + len("  100% ||  [10m10s]")
+		}
 		p.bar = progressbar.NewOptions64(limit,
 			progressbar.OptionSetWriter(p.w),
-			progressbar.OptionSetDescription(p.text()),
-			progressbar.OptionSetWidth(24),
+			progressbar.OptionSetDescription(layout.Snip(p.text(), max(layout.Columns(p.w)-1-rest, 8))),
+			progressbar.OptionSetWidth(barWidth),
 			progressbar.OptionSetElapsedTime(true),
 			progressbar.OptionSetPredictTime(false),
 			progressbar.OptionClearOnFinish(),

@@ -39,14 +39,14 @@ type scenarioFlags struct {
 }
 
 func (f *scenarioFlags) register(fs *pflag.FlagSet) {
-	fs.StringArrayVar(&f.kernels, "kernel", nil, "kernel `SPEC`: debian:7.3 (newest complete match), debian:6.18.15, a bzImage or vmlinux, a kernel build tree,\nor .deb files joined by commas")
+	fs.StringArrayVar(&f.kernels, "kernel", nil, "kernel `SPEC`: debian:7.3 (newest complete match), debian:6.18.15, a bzImage or vmlinux, a kernel build tree, or .deb files joined by commas")
 	fs.StringArrayVar(&f.shapes, "shape", nil, "machine `SHAPE`, e.g. "+shape.Default().String())
 	fs.StringArrayVar(&f.strategies, "strategy", nil, "affinity strategy `NAME`, one of "+strings.Join(strategy.Names(), ", ")+"; or "+scenarios.AllStrategies)
 	fs.StringArrayVar(&f.drivers, "driver", nil, "who drives the function: `vfio` (the guest agent) or mana (the kernel's driver)")
 	fs.StringArrayVar(&f.vectors, "vectors", nil, "MSI-X vectors of the function, HWC included (`N`), or online, online+N, online-N: relative to the online CPUs")
 	fs.StringArrayVar(&f.deviceNodes, "device-node", nil, "NUMA node of the function (`N`), or none")
 	fs.StringArrayVar(&f.irqchips, "irqchip", nil, "`msi`, or remapped (interrupt remapping: affinity changes take effect at once)")
-	fs.StringArrayVar(&f.pressures, "pressure", nil, "other devices' interrupts (`SPEC`): nvme:queues=4, virtio-blk:queues=2,node=1,\nvectors:before=queues,cpu0=12,cpu1-3=8, or none. Several are one profile;\n"+
+	fs.StringArrayVar(&f.pressures, "pressure", nil, "other devices' interrupts (`SPEC`): nvme:queues=4, virtio-blk:queues=2,node=1, vectors:before=queues,cpu0=12,cpu1-3=8, or none. Several are one profile; "+
 		"NAME=SPEC makes an alternative of each name: --pressure quiet=none --pressure busy=nvme:queues=4")
 	fs.StringArrayVar(&f.offlines, "offline", nil, "CPUs (`LIST`, e.g. 2-3) taken offline before the vectors are spread; \"\" for none")
 }
@@ -149,7 +149,7 @@ func (f *runFlags) register(fs *pflag.FlagSet) {
 	f.machineFlags.register(fs)
 	f.given = fs.Changed
 	fs.IntVar(&f.jobs, "jobs", 0, fmt.Sprintf("VMs at a time (`N`), as far as the limit of open files allows; 0: what this machine's cores and memory allow, now %d of the default shape", runner.DefaultJobs(shape.Default())))
-	fs.DurationVar(&f.timeout, "timeout", 0, "how long the start of a case, and its run, may each take; 0: 2m and 5s for each CPU. A guest that does not answer then has\nfailed (1); one that works and was not done, or had not begun, is an error (125)")
+	fs.DurationVar(&f.timeout, "timeout", 0, "how long the start of a case, and its run, may each take; 0: 2m and 5s for each CPU. A guest that does not answer then has failed (1); one that works and was not done, or had not begun, is an error (125)")
 	fs.StringVar(&f.format, "format", "table", "`table` or json")
 	fs.StringVar(&f.out, "out", "", "new or empty `directory` for results (JSON, text, Markdown), consoles, traces and timelines")
 	fs.BoolVarP(&f.verbose, "verbose", "v", false, "tell every step of every case on standard error")
@@ -236,7 +236,7 @@ func (f *runFlags) run(ctx context.Context, cases []scenarios.Case, s Streams) (
 		return rep, &exitError{ExitError, fmt.Errorf("--out: %w", werr)}
 	}
 	if !f.passing {
-		fmt.Fprintf(s.Err, "irqlab: %s holds %s, %s, %s, and each case's console, trace and timeline\n", f.out, resultsFile, tableFile, markdownFile)
+		s.say("%s holds %s, %s, %s, and each case's console, trace and timeline", f.out, resultsFile, tableFile, markdownFile)
 	}
 	return rep, err
 }
@@ -433,7 +433,7 @@ func (f *scenarioFlags) plan(ctx context.Context, names []string, s Streams) ([]
 			return nil, usageError(err)
 		}
 		for _, n := range notes {
-			fmt.Fprintf(s.Err, "irqlab: %s: %s\n", foreign.Line(sc.Name), foreign.Line(n))
+			s.say("%s: %s", foreign.Line(sc.Name), foreign.Line(n))
 		}
 		for i := range more {
 			more[i].Command = f.command(name, more[i].Name)

@@ -83,7 +83,7 @@ unless --each is given. --html writes a page with a lane for each CPU and each v
 				return usageError(err)
 			}
 			if cut {
-				fmt.Fprintf(s.Err, "irqlab: %s: the last line is cut short and left out\n", args[0])
+				s.say("%s: the last line is cut short and left out", args[0])
 			}
 			if f.html == "" {
 				if err := tl.Text(cmd.Context(), s.Out, filter, f.each); err != nil {

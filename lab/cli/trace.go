@@ -52,13 +52,13 @@ numbers. --format json gives the lines of the kinds asked for as they are in the
 				return usageError(err)
 			}
 			if cut {
-				fmt.Fprintf(s.Err, "irqlab: %s: the last line is cut short and left out\n", args[0])
+				s.say("%s: the last line is cut short and left out", args[0])
 			}
 			if events, err = ofKinds(events, kinds); err != nil {
 				return usageError(fmt.Errorf("--kind: %w", err))
 			}
 			if len(events) == 0 && len(kinds) > 0 {
-				fmt.Fprintf(s.Err, "irqlab: %s: no event of kind %s\n", args[0], strings.Join(kinds, ", "))
+				s.say("%s: no event of kind %s", args[0], strings.Join(kinds, ", "))
 			}
 			print := traceTable
 			if format == "json" {
