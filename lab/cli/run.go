@@ -229,7 +229,7 @@ func (f *runFlags) run(ctx context.Context, cases []scenarios.Case, s Streams) (
 	for _, file := range []struct {
 		name   string
 		render func(io.Writer, result.Report) error
-	}{{tableFile, report.Table}, {markdownFile, report.Markdown}} {
+	}{{tableFile, report.File}, {markdownFile, report.Markdown}} {
 		werr = errors.Join(werr, replaceFile(filepath.Join(f.out, file.name), func(w io.Writer) error { return file.render(w, rep) }))
 	}
 	if werr != nil {
@@ -280,6 +280,7 @@ func replaceFile(path string, write func(io.Writer) error) error {
 func newRun(s Streams) *cobra.Command {
 	var sf scenarioFlags
 	var rf runFlags
+	var summary bool
 	cmd := &cobra.Command{
 		Use:   "run [SCENARIO…]",
 		Short: "Run scenarios and show where every vector landed",
@@ -317,6 +318,9 @@ QEMU was stopped, or on a kernel whose file is not what it was; a VM takes a des
 			if rf.timeline && rf.format == "json" {
 				return usageError(errors.New("--timeline: is for people; with --format json give --out DIR, which keeps each case's timeline.jsonl"))
 			}
+			if summary && rf.format == "json" {
+				return usageError(errors.New("--summary: is for people; --format json gives the whole"))
+			}
 			cases, err := sf.plan(cmd.Context(), args, s)
 			if err != nil {
 				return err
@@ -337,6 +341,9 @@ QEMU was stopped, or on a kernel whose file is not what it was; a VM takes a des
 				return err
 			}
 			render := report.Table
+			if summary {
+				render = report.Summary
+			}
 			if rf.format == "json" {
 				render = report.JSON
 			}
@@ -361,6 +368,7 @@ QEMU was stopped, or on a kernel whose file is not what it was; a VM takes a des
 	rf.register(cmd.Flags())
 	cmd.Flags().StringArrayVar(&sf.cases, "case", nil, "run this case of the scenario (`NAME`) only, and what flags and lists make of it; may be repeated")
 	cmd.Flags().StringArrayVar(&sf.expect, "expect", nil, "expect this, too, of every case, as a scenario's expect would (`KEY=VALUE`): clustered=false, queues-within=0-1, log=any; may be repeated")
+	cmd.Flags().BoolVar(&summary, "summary", false, "show one line for each case, and why those that did not pass did not; --out keeps the rest")
 	cmd.Flags().BoolVar(&rf.timeline, "timeline", false, "show each case's timeline after the table; --out keeps them, for irqlab timeline --html")
 	return cmd
 }

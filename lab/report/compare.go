@@ -4,16 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-	"golang.org/x/term"
-
 	"irqlab/guestagent/cpulist"
 	"irqlab/lab/foreign"
+	"irqlab/lab/layout"
 	"irqlab/scenarios/result"
 )
 
@@ -50,7 +47,7 @@ type row struct{ what, a, b string }
 
 // inWords are the names of what is compared where the result's own would not do in a sentence.
 var inWords = map[string]string{
-	"warnings": "warnings in the kernel log", "online": "online CPUs", "clustered": "clustered CPUs", "idle_cpus": "idle CPUs", "asked": "asked mask", "dropped": "dropped mask", "affinity": "requested mask",
+	"warnings": "kernel warnings", "online": "online CPUs", "clustered": "clustered CPUs", "idle_cpus": "idle CPUs", "asked": "asked mask", "dropped": "dropped mask", "affinity": "requested mask",
 }
 
 func words(what string) string { return cmp.Or(inWords[what], what) }
@@ -196,14 +193,12 @@ func CompareStatus(c Comparison) int {
 
 // CompareTable writes the comparison for people: the two kernels side by side, and what differs.
 func CompareTable(w io.Writer, c Comparison) error {
-	f, ok := w.(*os.File)
-	return renderComparison(w, c, ok && term.IsTerminal(int(f.Fd())) && os.Getenv("NO_COLOR") == "")
+	return renderComparison(w, c, &page{columns: layout.Columns(w), colour: layout.Colour(w)})
 }
 
 const differsMark = "<>"
 
-func renderComparison(w io.Writer, c Comparison, colour bool) error {
-	p := &page{colour: colour}
+func renderComparison(w io.Writer, c Comparison, p *page) error {
 	n := min(len(c.A.Cases), len(c.B.Cases))
 	for i := range n {
 		p.pair(&c.A.Cases[i], &c.B.Cases[i])
@@ -222,11 +217,11 @@ func (p *page) pair(a, b *result.Case) {
 	p.linef("%s/%s", foreign.Line(a.Scenario), foreign.Line(pairName(a, b)))
 	x, y := foreign.Line(a.KernelSpec), foreign.Line(b.KernelSpec)
 	rows := append([]row{{"kernel", a.Kernel, b.Kernel}}, caseRows(a, b)...)
-	t := newTable("", x, y, "")
+	t := sideBySide("", x, y)
 	for i, r := range rows {
-		p.side(t, r, i > 0)
+		p.side(&t, r, i > 0)
 	}
-	p.table(t, "  ")
+	p.WriteString(t.Render(p.columns))
 	for _, c := range []*result.Case{a, b} {
 		for _, r := range c.Reasons {
 			p.bullet("  "+foreign.Line(c.KernelSpec)+": ", r)
@@ -235,15 +230,15 @@ func (p *page) pair(a, b *result.Case) {
 	for _, label := range labels(a, b) {
 		p.linef("")
 		oa, ob := find(a, label), find(b, label)
-		t := newTable(foreign.Line(label), x, y, "")
-		for _, r := range append(observationRows(oa, ob), row{"HWC; queues", placement(oa), placement(ob)}) {
-			p.side(t, r, true)
+		t := sideBySide(foreign.Line(label), x, y)
+		for _, r := range append(observationRows(oa, ob), row{"HWC; queues", placement(oa, seats(a), maxPlacement), placement(ob, seats(b), maxPlacement)}) {
+			p.side(&t, r, true)
 		}
 		for _, v := range pairVectors(oa, ob) {
 			r := row{fmt.Sprintf("vector %d %s", v.index, foreign.Line(role(v))), requestedEffective(v.a), requestedEffective(v.b)}
-			p.side(t, r, true)
+			p.side(&t, r, true)
 		}
-		p.table(t, "  ")
+		p.WriteString(t.Render(p.columns))
 	}
 	if d := differences(a, b); len(d) > 0 {
 		p.linef("  %s", p.alarm("differs: "+summarize(d)))
@@ -253,12 +248,17 @@ func (p *page) pair(a, b *result.Case) {
 	p.linef("")
 }
 
-func (p *page) side(t table.Writer, r row, mark bool) {
+// sideBySide is a table of what is the same and what is not under two kernels.
+func sideBySide(what, a, b string) layout.Table {
+	return layout.Table{Rules: true, Indent: "  ", Header: []string{what, a, b, ""}}
+}
+
+func (p *page) side(t *layout.Table, r row, mark bool) {
 	sign := ""
 	if mark && r.differs() {
 		sign = p.alarm(differsMark)
 	}
-	t.AppendRow(table.Row{words(r.what), cmp.Or(foreign.Line(r.a), "-"), cmp.Or(foreign.Line(r.b), "-"), sign})
+	t.Rows = append(t.Rows, []string{words(r.what), cmp.Or(foreign.Line(r.a), "-"), cmp.Or(foreign.Line(r.b), "-"), sign})
 }
 
 func role(v vectorPair) string {

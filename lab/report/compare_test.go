@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"irqlab/guestagent/cpulist"
+	"irqlab/lab/layout"
 	"irqlab/scenarios/result"
 	"irqlab/scenarios/shape"
 )
@@ -59,7 +60,7 @@ func TestCompare(t *testing.T) {
 		t.Run(tc.golden, func(t *testing.T) {
 			c := Compare(tc.pair())
 			var table, doc bytes.Buffer
-			if err := renderComparison(&table, c, false); err != nil {
+			if err := renderComparison(&table, c, &page{columns: layout.Default}); err != nil {
 				t.Fatal(err)
 			}
 			golden(t, tc.golden+".txt", table.Bytes())

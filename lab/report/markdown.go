@@ -3,26 +3,27 @@ package report
 import (
 	"fmt"
 	"io"
+	"math"
 	"regexp"
 	"strings"
 
-	"irqlab/lab/foreign"
 	"irqlab/scenarios/result"
 )
 
 // Markdown writes the report for an issue or a mail: a table with a line per case for each scenario, then each case as Table shows it, its words kept as they are.
 func Markdown(w io.Writer, r result.Report) error {
-	var p page
+	p := page{columns: FileColumns}
 	for _, group := range groups(r.Cases) {
-		p.linef("## %s\n", foreign.Line(group[0].Scenario))
-		p.WriteString(p.summaryTable(group).RenderMarkdown() + "\n\n")
+		head, t := p.summaryTable(group)
+		p.WriteString("## " + head + "\n\n" + t.Markdown() + "\n\n")
 	}
 	for i := range r.Cases {
-		var c page
+		c := page{columns: FileColumns}
 		c.caseInFull(&r.Cases[i])
 		title, body, _ := strings.Cut(c.String(), "\n")
-		p.linef("### %s\n\n%s\n", title, fenced(strings.TrimRight(body, "\n")))
+		fmt.Fprintf(&p, "### %s\n\n%s\n\n", title, fenced(strings.TrimRight(body, "\n")))
 	}
+	p.columns = math.MaxInt // a paragraph, which a reader's program fills
 	p.total(r)
 	_, err := w.Write(p.Bytes())
 	return err

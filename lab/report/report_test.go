@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"irqlab/guestagent/cpulist"
+	"irqlab/lab/layout"
 	"irqlab/scenarios/result"
 	"irqlab/scenarios/shape"
 )
@@ -138,7 +139,7 @@ func TestTable(t *testing.T) {
 	} {
 		t.Run(tc.golden, func(t *testing.T) {
 			var got bytes.Buffer
-			if err := render(&got, tc.report, tc.colour); err != nil {
+			if err := render(&got, tc.report, &page{columns: layout.Default, colour: tc.colour}, (*page).everything); err != nil {
 				t.Fatal(err)
 			}
 			golden(t, tc.golden, got.Bytes())

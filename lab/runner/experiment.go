@@ -49,6 +49,9 @@ type experiment struct {
 
 	takes []string // files the VM was started from
 
+	fallen time.Duration // when a step ended the experiment, on the trace's clock; 0: none did
+	held   []string      // the rules that held the device then
+
 	started func() // called once the VM answers; may be nil
 }
 
@@ -357,6 +360,9 @@ func (e *experiment) explain(ctx context.Context, err error) error {
 // finish reads the log, ends the VM, keeps the artifacts and judges.
 func (e *experiment) finish(ctx context.Context, err error) {
 	ended := time.Now()
+	if err != nil && e.fallen == 0 {
+		e.fell()
+	}
 	var findings []klog.Finding
 	now := conditions{handled: !errors.As(err, new(*lab.LostError))}
 	var late *lateError
@@ -410,6 +416,9 @@ func (e *experiment) finish(ctx context.Context, err error) {
 	}
 	if e.out.Outcome == result.Fail {
 		e.out.Known = e.c.KnownFailure()
+	}
+	if e.vm != nil && e.out.Outcome != result.Pass && e.out.Outcome != result.Observed {
+		e.out.Evidence = e.evidence(err)
 	}
 	done := time.Now()
 	e.out.Seconds.Total = done.Sub(e.began).Seconds()

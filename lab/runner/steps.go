@@ -256,6 +256,7 @@ func (e *experiment) runSteps(ctx context.Context) error {
 		err = s.sequence(ctx, steps, since{log: s.first})
 	}
 	if err != nil {
+		s.fell()
 		s.fail(err)
 	}
 	s.background.Wait()

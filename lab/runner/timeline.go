@@ -6,16 +6,19 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"irqlab/guestagent/agentapi"
 	"irqlab/lab"
 	"irqlab/lab/guestlog"
 	"irqlab/lab/timeline"
+	"irqlab/scenarios"
 	"irqlab/scenarios/result"
 )
 
 const (
 	keptEvents    = 1 << 17 // of a case's trace that goes into a file, the newest ones: 10 MiB
+	evidenceRows  = 12      // of what the lab and the device did last
 	clockReadings = 3       // of the guest's clock, at least, at each end of a case: each costs an emulated guest some milliseconds
 )
 
@@ -113,4 +116,36 @@ func (e *experiment) keepTimeline() error {
 		return fmt.Errorf("the timeline was not kept: %w", err)
 	}
 	return nil
+}
+
+// fell takes down when the experiment ended before its time, and what held the device then.
+func (e *experiment) fell() {
+	e.fallen = e.trace.Now()
+	for _, r := range e.inject.States() {
+		if r.Held || r.Waits {
+			e.held = append(e.held, fmt.Sprintf("%s (%s)", r.Name, scenarios.RuleText(r.Rule)))
+		}
+	}
+}
+
+// evidence is what the lab and the device did last before the experiment fell, or, where only what was seen is not as expected, before it was seen last.
+func (e *experiment) evidence(err error) *result.Evidence {
+	events, _ := e.trace.Events()
+	tl := timeline.Build(timeline.Header{End: timeline.Time(e.trace.Now())}, events, nil, nil)
+	until := tl.Header.End
+	switch seen := tl.LastSeen(); {
+	case e.fallen > 0:
+		until = timeline.Time(e.fallen)
+	case err == nil && len(e.left) == 0 && seen > 0:
+		until = seen
+	}
+	tail := tl.Tail(until, evidenceRows)
+	out := &result.Evidence{Until: time.Duration(until).Round(time.Microsecond).Seconds(), Held: e.held, Events: []result.Event{}}
+	if e.fallen > 0 {
+		out.Awaited = tail.Awaited
+	}
+	for _, r := range tail.Rows {
+		out.Events = append(out.Events, result.Event{T: time.Duration(r.T).Round(time.Microsecond).Seconds(), Source: r.Source, What: r.What})
+	}
+	return out
 }

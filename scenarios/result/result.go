@@ -79,8 +79,24 @@ type Case struct {
 	Steps        []Step        `json:"steps,omitempty"` // in the order they began
 	Rules        []Rule        `json:"rules,omitempty"` // in the order they were armed
 	Observations []Observation `json:"observations"`
+	Evidence     *Evidence     `json:"evidence,omitempty"` // of a fail or error that came to a guest
 	KernelLog    KernelLog     `json:"kernel_log"`
 	Artifacts    Artifacts     `json:"artifacts"`
+}
+
+// Evidence is what the lab and the device did last before what made a case fail.
+type Evidence struct {
+	Until   float64  `json:"until"`             // when it failed, or was last observed: seconds since the case began, the timeline's clock
+	Events  []Event  `json:"events"`            // by time
+	Held    []string `json:"held,omitempty"`    // rules that held the device then
+	Awaited []string `json:"awaited,omitempty"` // what had begun and not ended
+}
+
+// Event is something the lab or the device did.
+type Event struct {
+	T      float64 `json:"t"`      // as Until
+	Source string  `json:"source"` // as in the timeline: step, inject, device, vector, …
+	What   string  `json:"what"`
 }
 
 // Seconds is where the time went.
