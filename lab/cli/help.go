@@ -2,9 +2,11 @@ package cli
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"irqlab/lab/layout"
 )
@@ -40,18 +42,27 @@ func helpText(cmd *cobra.Command, columns int) string {
 	if children.Rows != nil {
 		section("Commands", children.Render(columns))
 	}
-	section("Flags", trimLines(cmd.LocalFlags().FlagUsagesWrapped(columns)))
-	section("Flags of all commands", trimLines(cmd.InheritedFlags().FlagUsagesWrapped(columns)))
+	section("Flags", flagTexts(cmd.LocalFlags(), columns))
+	section("Flags of all commands", flagTexts(cmd.InheritedFlags(), columns))
 	if cmd.HasAvailableSubCommands() {
 		fmt.Fprintf(&b, "\nUse \"%s [command] --help\" for more about a command.\n", cmd.CommandPath())
 	}
 	return b.String()
 }
 
-func trimLines(s string) string {
-	lines := strings.Split(s, "\n")
-	for i := range lines {
-		lines[i] = strings.TrimRight(lines[i], " ")
+// flagText parts a flag from what pflag says of it.
+var flagText = regexp.MustCompile(`^(.*?\S) {3,}(.*)$`)
+
+// flagTexts is what pflag says of some flags. Its own FlagUsagesWrapped gives up at a word that is wider than the column.
+func flagTexts(flags *pflag.FlagSet, columns int) string {
+	t := layout.Table{Gap: 3}
+	for line := range strings.SplitSeq(flags.FlagUsages(), "\n") {
+		if m := flagText.FindStringSubmatch(line); m != nil {
+			t.Rows = append(t.Rows, m[1:])
+		}
 	}
-	return strings.Join(lines, "\n")
+	if t.Rows == nil {
+		return ""
+	}
+	return t.Render(columns)
 }

@@ -119,6 +119,11 @@ func listKernels(cmd *cobra.Command, s Streams, refresh bool) error {
 	if err != nil {
 		return err
 	}
+	writeKernels(s.Out, kernels)
+	return nil
+}
+
+func writeKernels(w io.Writer, kernels []images.KernelInfo) {
 	flavour := commonEnd(kernels)
 	t := listed("spec", "release", "state", "suite")
 	var incomplete strings.Builder
@@ -128,14 +133,13 @@ func listKernels(cmd *cobra.Command, s Streams, refresh bool) error {
 			fmt.Fprintf(&incomplete, "  %s: %s\n", k.Spec, foreign.Line(k.Reason))
 		}
 	}
-	show(s.Out, t)
+	show(w, t)
 	if flavour != "" {
-		fmt.Fprintf(s.Out, "\nEach release ends in %s, which is left out here.\n", flavour)
+		fmt.Fprintf(w, "\nEach release ends in %s, which is left out here.\n", flavour)
 	}
 	if incomplete.Len() > 0 {
-		fmt.Fprint(s.Out, "\nIncomplete:\n"+layout.Wrap(incomplete.String(), layout.Columns(s.Out), "    "))
+		fmt.Fprint(w, "\nIncomplete:\n"+layout.Wrap(incomplete.String(), layout.Columns(w), "    "))
 	}
-	return nil
 }
 
 // commonEnd is what the releases of several kernels all end with from a hyphen on, such as "-cloud-amd64".

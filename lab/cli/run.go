@@ -373,14 +373,22 @@ QEMU was stopped, or on a kernel whose file is not what it was; a VM takes a des
 	return cmd
 }
 
-// shown is the report without the names of files that will be gone.
+// shown is the report with the names of files as a person needs them: from here, and none of those that will be gone. JSON has them relative to --out.
 func (f *runFlags) shown(rep result.Report) result.Report {
-	if !f.passing {
+	if !f.passing && (f.out == "" || f.format == "json") {
 		return rep
 	}
 	rep.Cases = slices.Clone(rep.Cases)
 	for i := range rep.Cases {
-		rep.Cases[i].Artifacts = result.Artifacts{}
+		a := &rep.Cases[i].Artifacts
+		for _, path := range []*string{&a.Console, &a.Trace, &a.Timeline} {
+			switch {
+			case f.passing:
+				*path = ""
+			case *path != "":
+				*path = filepath.Join(f.out, *path)
+			}
+		}
 	}
 	return rep
 }

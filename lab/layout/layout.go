@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -76,8 +77,14 @@ func Wrap(s string, columns int, hang string) string {
 		}
 		body := strings.TrimLeft(line, " ")
 		lead := line[:len(line)-len(body)]
-		width := max(columns-max(len(lead), Width(hang)), 1)
-		pieces := strings.Split(fold(body, width), "\n")
+		first, rest := max(columns-len(lead), 1), max(columns-Width(hang), 1)
+		pieces := strings.Split(fold(body, min(first, rest)), "\n")
+		if first > rest && !slices.ContainsFunc(strings.Fields(body), func(w string) bool { return Width(w) > rest }) {
+			pieces = strings.Split(fold(body, first), "\n") // whose first line may be longer
+			if len(pieces) > 1 {
+				pieces = append(pieces[:1], strings.Split(fold(strings.Join(pieces[1:], " "), rest), "\n")...)
+			}
+		}
 		for k := range pieces {
 			pieces[k] = map[bool]string{true: lead, false: hang}[k == 0] + pieces[k]
 		}
@@ -97,14 +104,10 @@ func fold(line string, width int) string {
 	return trimmed(text.WrapSoft(strings.Join(words, " "), width))
 }
 
-// trimmed is a text without spaces at its lines' ends.
-func trimmed(s string) string {
-	lines := strings.Split(s, "\n")
-	for i := range lines {
-		lines[i] = strings.TrimRight(lines[i], " ")
-	}
-	return strings.Join(lines, "\n")
-}
+// padding are the spaces at a line's end, be it before a colour ends.
+var padding = regexp.MustCompile(`(?m) +(\x1b\[0m)?$`)
+
+func trimmed(s string) string { return padding.ReplaceAllString(s, "$1") }
 
 // Reflow fills paragraphs, which empty lines part, to a number of columns. Lines that are indented stay lines.
 func Reflow(s string, columns int) string {
@@ -154,7 +157,8 @@ var argument = regexp.MustCompile(`(?:'[^']*'|"(?:[^"\\]|\\.)*"|\\.|[^\s'"\\])+`
 // command continues a command on further lines if it must. A flag stays with its value.
 func command(line string, columns int) string {
 	words := argument.FindAllString(line, -1)
-	if Width(line) <= columns || strings.ContainsAny(line, "|;&<>") { // of a whole script, less is known than of a command
+	script := slices.ContainsFunc(words, func(w string) bool { return !strings.ContainsAny(w, `'"`) && strings.ContainsAny(w, "|;&<>") })
+	if Width(line) <= columns || script { // of which less is known than of a command
 		return line
 	}
 	lead := indent(line)
