@@ -78,30 +78,57 @@ func Wrap(s string, columns int, hang string) string {
 		body := strings.TrimLeft(line, " ")
 		lead := line[:len(line)-len(body)]
 		first, rest := max(columns-len(lead), 1), max(columns-Width(hang), 1)
-		pieces := strings.Split(fold(body, min(first, rest)), "\n")
+		broken := strings.Split(fold(body, min(first, rest)), "\n")
 		if first > rest && !slices.ContainsFunc(strings.Fields(body), func(w string) bool { return Width(w) > rest }) {
-			pieces = strings.Split(fold(body, first), "\n") // whose first line may be longer
-			if len(pieces) > 1 {
-				pieces = append(pieces[:1], strings.Split(fold(strings.Join(pieces[1:], " "), rest), "\n")...)
+			broken = strings.Split(fold(body, first), "\n") // whose first line may be longer
+			if len(broken) > 1 {
+				broken = append(broken[:1], strings.Split(fold(strings.Join(broken[1:], " "), rest), "\n")...)
 			}
 		}
-		for k := range pieces {
-			pieces[k] = map[bool]string{true: lead, false: hang}[k == 0] + pieces[k]
-		}
-		lines[i] = strings.Join(pieces, "\n")
+		lines[i] = lead + strings.Join(broken, "\n"+hang)
 	}
 	return strings.Join(lines, "\n")
 }
 
-// fold breaks one line. A list without a space in it that is too long for a line of its own is broken after a comma.
+// fold breaks one line. A word that is too long for a line of its own, such as a list or a path, is broken after a comma, slash or colon if it has any.
 func fold(line string, width int) string {
+	line = wideGaps.ReplaceAllStringFunc(line, func(gap string) string { return strings.Repeat(keptSpace, len(gap)) })
 	words := strings.Split(line, " ")
 	for i, w := range words {
-		if Width(w) > width {
-			words[i] = strings.ReplaceAll(w, ",", ", ")
+		if Width(w) > width && !strings.Contains(w, text.EscapeStart) {
+			words[i] = strings.Join(chunks(w, width), " ")
 		}
 	}
-	return trimmed(text.WrapSoft(strings.Join(words, " "), width))
+	return strings.ReplaceAll(trimmed(text.WrapSoft(strings.Join(words, " "), width)), keptSpace, " ")
+}
+
+// wideGaps are spaces that somebody aligned something by, as the kernel does the times of its log: they stay. keptSpace stands for one meanwhile, a character that no text has.
+var wideGaps = regexp.MustCompile(` {2,}`)
+
+const keptSpace = "\ue000"
+
+// chunks are as long as they fit, so that no two of them come into one line.
+func chunks(word string, width int) (list []string) {
+	for _, p := range pieces(word) {
+		if n := len(list); n > 0 && Width(list[n-1])+Width(p) <= width {
+			list[n-1] += p
+		} else {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// pieces are what a word can be broken into.
+func pieces(word string) []string {
+	var list []string
+	for {
+		i := strings.IndexAny(word, ",/:") + 1
+		if i == 0 || i == len(word) {
+			return append(list, word)
+		}
+		list, word = append(list, word[:i]), word[i:]
+	}
 }
 
 // padding are the spaces at a line's end, be it before a colour ends.

@@ -20,7 +20,9 @@ func TestWrap(t *testing.T) {
 		"between words":        {"one two three", "", 8, "one two\nthree"},
 		"hanging":              {"  - one two three", "    ", 12, "  - one two\n    three"},
 		"each line by itself":  {"a\none two three\nb", "", 8, "a\none two\nthree\nb"},
-		"a list without space": {"CPU 0,2,4,6,8,10", "  ", 10, "CPU 0,\n  2, 4, 6,\n  8, 10"},
+		"a list without space": {"CPU 0,2,4,6,8,10", "  ", 10, "CPU\n  0,2,4,6,\n  8,10"},
+		"aligned":              {"| [    1.5] one two", "|   ", 14, "| [    1.5]\n|   one two"},
+		"a path":               {"at results/low-vcpu/linear x", "  ", 14, "at results/\n  low-vcpu/\n  linear x"},
 		"a word that is wider": {"x abcdefghij", "", 4, "x\nabcd\nefgh\nij"},
 		"spaces of a colour":   {"\x1b[31mone two\x1b[0m", "", 5, "\x1b[31mone\x1b[0m\n\x1b[31mtwo\x1b[0m"},
 		"colours take none":    {"\x1b[31mone two\x1b[0m", "", 7, "\x1b[31mone two\x1b[0m"},
@@ -83,7 +85,7 @@ func TestTable(t *testing.T) {
 	if got := table.Render(30); got != narrow {
 		t.Errorf("%s\nwant:\n%s", got, narrow)
 	}
-	for columns := 24; columns < 50; columns++ { // words are broken before the table gets too wide
+	for columns := 23; columns < 50; columns++ { // words are broken before the table gets too wide
 		for line := range strings.Lines(table.Render(columns)) {
 			if w := Width(strings.TrimSuffix(line, "\n")); w > columns {
 				t.Errorf("%d columns: %d in %q", columns, w, line)

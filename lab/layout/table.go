@@ -8,6 +8,9 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
+// narrowestColumn is what a column keeps: narrower, it could not be read. So a table of many columns is wider than a terminal much narrower than Default.
+const narrowestColumn = 8
+
 // Table is a table without lines but for rules under its header and above its footer, if it has these. A cell may have several lines.
 type Table struct {
 	Header []string
@@ -28,11 +31,11 @@ func (t Table) Width() int {
 // Render writes the table into a number of columns: the widest cells are broken between words, and within words if that does not do.
 func (t Table) Render(columns int) string {
 	widths, words := t.widths()
-	for _, least := range [][]int{words, make([]int, len(widths))} {
+	for _, least := range [][]int{words, slices.Repeat([]int{narrowestColumn}, len(widths))} {
 		for t.total(widths) > columns {
 			widest := -1
 			for i, w := range widths {
-				if w > max(least[i], 8) && (widest < 0 || w > widths[widest]) {
+				if w > least[i] && (widest < 0 || w > widths[widest]) {
 					widest = i
 				}
 			}
@@ -110,7 +113,9 @@ func (t Table) widths() (widths, words []int) {
 			}
 			widths[i] = max(widths[i], Width(cell))
 			for word := range strings.FieldsSeq(cell) {
-				words[i] = max(words[i], Width(word))
+				for _, p := range pieces(word) {
+					words[i] = max(words[i], Width(p))
+				}
 			}
 		}
 	}

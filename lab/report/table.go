@@ -185,12 +185,33 @@ func (p *page) summaryTable(cases []result.Case) (head string, t layout.Table) {
 		}
 		t.Rows = append(t.Rows, append(row, fmt.Sprintf("%.1f", c.Seconds.Total)))
 	}
-	if i := slices.Index(t.Header, "kernel"); i >= 0 && t.Width() > p.columns {
-		for _, row := range t.Rows { // the case in full has the rest
-			row[i], _, _ = strings.Cut(row[i], "+")
-		}
+	if len(kernels) > 1 && t.Width() > p.columns {
+		p.withoutKernels(&t, cases)
+	}
+	if i := slices.Index(t.Header, "clustered"); i >= 0 && t.Width() > p.columns && !slices.ContainsFunc(t.Rows, func(row []string) bool { return row[i] != "-" }) {
+		dropColumn(&t, i)
 	}
 	return head, t
+}
+
+// withoutKernels leaves of the kernels' releases what cases need to be told apart: what goes before a plus, or nothing where the cases' names end with what was asked for. The
+// cases in full have the rest.
+func (p *page) withoutKernels(t *layout.Table, cases []result.Case) {
+	i := slices.Index(t.Header, "kernel")
+	for _, row := range t.Rows {
+		row[i], _, _ = strings.Cut(row[i], "+")
+	}
+	if t.Width() > p.columns && !slices.ContainsFunc(cases, func(c result.Case) bool { return !strings.HasSuffix(c.Name, "/"+c.KernelSpec) }) {
+		dropColumn(t, i)
+	}
+}
+
+func dropColumn(t *layout.Table, i int) {
+	t.Header = slices.Delete(t.Header, i, i+1)
+	for k := range t.Rows {
+		t.Rows[k] = slices.Delete(t.Rows[k], i, i+1)
+	}
+	t.Right = []int{len(t.Header) - 1}
 }
 
 // matrix sets cases named row/column against each other, such as strategies against pressure, when the names fill a rectangle.
@@ -326,7 +347,11 @@ func (p *page) steps(c *result.Case) {
 		if r.Hits > 0 {
 			hits = plural(r.Hits, "time", "times")
 		}
-		p.linef("  %s, %s: %s", foreign.Line(r.Name), foreign.Line(r.Text), hits)
+		rule := foreign.Line(r.Text)
+		if !strings.HasPrefix(r.Text, strings.Replace(r.Name, " ", " at ", 1)) { // which is what a rule is called that was given no name
+			rule = foreign.Line(r.Name) + ", " + rule
+		}
+		p.linef("  %s: %s", rule, hits)
 	}
 }
 
@@ -423,6 +448,7 @@ func name(v result.Vector) string {
 type form struct {
 	hints bool // a column of them
 	gap   int  // between a column for each CPU; 0: one column of "CPU:count"
+	tight bool // the name stands for the role
 }
 
 func (p *page) observation(o *result.Observation, at map[int]seat) {
@@ -433,11 +459,12 @@ func (p *page) observation(o *result.Observation, at map[int]seat) {
 	}
 	p.linef("  %s, CPUs %s online, interrupts handled per CPU:", foreign.Line(o.Label), listOrDash(o.Online))
 	clustered := result.ClusteredCPUs(o.Online, o.Vectors)
-	forms := []form{{true, 2}, {true, 1}, {true, 0}}
-	hints := aboutHints(o)
-	if hints != "" {
-		forms = []form{{true, 2}, {true, 1}, {false, 2}, {false, 1}, {true, 0}, {false, 0}}
+	wide := []form{{hints: true, gap: 2}, {hints: true, gap: 1}}
+	hints, same := aboutHints(o)
+	if same {
+		wide = append(wide, form{gap: 2}, form{gap: 1})
 	}
+	forms := append(wide, form{hints: true}, form{}, form{tight: true})
 	if len(cpusOf(o)) > maxCPUColumns {
 		forms = slices.DeleteFunc(forms, func(f form) bool { return f.gap > 0 })
 	}
@@ -455,21 +482,26 @@ func (p *page) observation(o *result.Observation, at map[int]seat) {
 	}
 }
 
-// aboutHints says in a sentence what a column of hints would say where it says nothing of its own.
-func aboutHints(o *result.Observation) string {
+// aboutHints says in a sentence what a table without a column of hints leaves out, and whether that holds for each vector.
+func aboutHints(o *result.Observation) (text string, same bool) {
 	switch {
 	case !slices.ContainsFunc(o.Vectors, func(v result.Vector) bool { return len(v.Hint) > 0 }):
-		return "no vector has a hint"
-	case !slices.ContainsFunc(o.Vectors, func(v result.Vector) bool { return !slices.Equal(v.Hint, v.Affinity) }):
-		return "each hint is the requested mask"
+		return "no vector has a hint", true
+	case !slices.ContainsFunc(o.Vectors, odd):
+		return "each hint is the requested mask", true
 	}
-	return ""
+	return "each hint is the requested mask, unless another is shown", false
 }
+
+// odd tells a vector whose hint is not the requested mask.
+func odd(v result.Vector) bool { return !slices.Equal(v.Hint, v.Affinity) }
 
 // vectors is the table of an observation in one of its forms.
 func (p *page) vectors(o *result.Observation, at map[int]seat, clustered cpulist.List, f form) layout.Table {
 	asked := slices.ContainsFunc(o.Vectors, func(v result.Vector) bool { return v.Dropped || v.Otherwise() })
 	named := slices.ContainsFunc(o.Vectors, func(v result.Vector) bool { return name(v) != "" })
+	f.tight = f.tight && named
+	_, same := aboutHints(o)
 	cpus := cpusOf(o)
 	total := map[int]uint64{}
 	for _, v := range o.Vectors {
@@ -486,8 +518,13 @@ func (p *page) vectors(o *result.Observation, at map[int]seat, clustered cpulist
 	}
 	columns := []column{
 		{"vector", true, func(v result.Vector) string { return strconv.Itoa(v.Index) }, "total"},
-		{"role", true, func(v result.Vector) string { return foreign.Line(v.Role) }, ""},
-		{"name", named, func(v result.Vector) string { return cmp.Or(name(v), "-") }, ""},
+		{"role", !f.tight, func(v result.Vector) string { return foreign.Line(v.Role) }, ""},
+		{"name", named, func(v result.Vector) string {
+			if f.tight && v.Role == result.RoleUnused {
+				return cmp.Or(name(v), "-") + " " + v.Role
+			}
+			return cmp.Or(name(v), "-")
+		}, ""},
 		{"irq", true, func(v result.Vector) string { return strconv.Itoa(v.IRQ) }, ""},
 		{"asked", asked, func(v result.Vector) string {
 			if v.Dropped {
@@ -495,7 +532,12 @@ func (p *page) vectors(o *result.Observation, at map[int]seat, clustered cpulist
 			}
 			return listOrDash(v.Asked)
 		}, ""},
-		{"requested", true, func(v result.Vector) string { return listOrDash(v.Affinity) }, ""},
+		{"requested", true, func(v result.Vector) string {
+			if !f.hints && !same && odd(v) {
+				return listOrDash(v.Affinity) + " (hint " + listOrDash(v.Hint) + ")"
+			}
+			return listOrDash(v.Affinity)
+		}, ""},
 		{"hint", f.hints, func(v result.Vector) string { return listOrDash(v.Hint) }, ""},
 		{"effective", true, func(v result.Vector) string { return p.effective(v, clustered) }, ""},
 		{"core", at != nil, func(v result.Vector) string { c, _ := cores(v.Effective, at); return listOrDash(c) }, ""},
@@ -560,11 +602,17 @@ func perCPU(cpus cpulist.List, total map[int]uint64, gap int) func(counts map[in
 	}
 }
 
-// counts is "0:3 2:1".
+// counts is "0:3 2:1"; CPUs that follow each other with one count are "4-7:2".
 func counts(counts map[int]uint64) string {
 	var words []string
-	for _, cpu := range slices.Sorted(maps.Keys(counts)) {
-		words = append(words, fmt.Sprintf("%d:%d", cpu, counts[cpu]))
+	var run cpulist.List
+	cpus := slices.Sorted(maps.Keys(counts))
+	for i, cpu := range cpus {
+		run = append(run, cpu)
+		if i+1 == len(cpus) || cpus[i+1] != cpu+1 || counts[cpus[i+1]] != counts[cpu] {
+			words = append(words, fmt.Sprintf("%s:%d", run, counts[cpu]))
+			run = nil
+		}
 	}
 	return strings.Join(words, " ")
 }

@@ -3,6 +3,7 @@ package timeline
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -67,6 +68,7 @@ func (tl *Timeline) Tail(until Time, n int) Tail {
 		_, moves := e.transition()
 		switch {
 		case e.Source == SourceLog:
+		case e.Kind == kindStep && e.number("number") == 0 && slices.ContainsFunc(slices.Collect(maps.Keys(open)), numbered): // a stage of a step of the case's
 		case e.Kind == kindStep:
 			r := add(e, item{Event: e, on: -1}.words())
 			if e.number("number") > 0 && (e.T+e.For > until || e.Step == "") {
@@ -79,6 +81,8 @@ func (tl *Timeline) Tail(until Time, n int) Tail {
 			if e.Text != stepDone {
 				add(e, item{Event: e, on: -1}.words())
 			}
+		case e.Kind == kindInject && e.T+e.For >= until: // which is in force still
+			add(e, e.Text)
 		case e.Kind == kindRequest:
 			open["request "+e.Fields["message"].String()] = add(e, "request "+name)
 		case e.Kind == kindSMC:
@@ -147,6 +151,9 @@ func (tl *Timeline) Tail(until Time, n int) Tail {
 	}
 	return t
 }
+
+// numbered tells the key of a step of the case's own.
+func numbered(key string) bool { return strings.HasPrefix(key, "step ") && key != "step " && key != "step 0" }
 
 // plumbing are the device's events that tell of no decision: doorbells, memory, the connection, the configuration space.
 func plumbing(kind string) bool {
