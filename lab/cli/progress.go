@@ -170,11 +170,11 @@ func (p *progress) draw() {
 		p.drawBar()
 	case p.due(now):
 		p.told = now
+		far := "…"
 		if p.total > 0 {
-			fmt.Fprintf(p.w, "%s: %d%%\n", p.text(), 100*p.done/p.total)
-		} else {
-			fmt.Fprintf(p.w, "%s…\n", p.text())
+			far = fmt.Sprintf(": %d%%", 100*p.done/p.total)
 		}
+		fmt.Fprintln(p.w, layout.Snip(p.text(), layout.Columns(p.w)-layout.Width(far))+far)
 	}
 }
 

@@ -411,7 +411,7 @@ func timelines(ctx context.Context, w io.Writer, out string, rep result.Report) 
 		if _, err := fmt.Fprintf(w, "\n%s/%s on one clock:\n", foreign.Line(c.Scenario), foreign.Line(c.Name)); err != nil {
 			return err
 		}
-		if err := tl.Text(ctx, w, filter, false); err != nil {
+		if err := timelineText(ctx, w, tl, filter, false); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -11,12 +12,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
 	"irqlab/guestagent/cpulist"
+	"irqlab/lab/layout"
 	"irqlab/lab/timeline"
 	"irqlab/scenarios/nearest"
 )
@@ -86,7 +89,7 @@ unless --each is given. --html writes a page with a lane for each CPU and each v
 				s.say("%s: the last line is cut short and left out", args[0])
 			}
 			if f.html == "" {
-				if err := tl.Text(cmd.Context(), s.Out, filter, f.each); err != nil {
+				if err := timelineText(cmd.Context(), s.Out, tl, filter, f.each); err != nil {
 					return outputError(err)
 				}
 				return nil
@@ -105,6 +108,28 @@ unless --each is given. --html writes a page with a lane for each CPU and each v
 	cmd.Flags().BoolVar(&f.each, "each", false, "show each of the events that repeat")
 	cmd.Flags().StringVar(&f.html, "html", "", "write a page with lanes to `FILE`")
 	return cmd
+}
+
+// timelineText writes a timeline as text. Only a terminal's lines are broken, under what happened: a file is searched.
+func timelineText(ctx context.Context, w io.Writer, tl *timeline.Timeline, f timeline.Filter, each bool) error {
+	if !layout.IsTerminal(w) {
+		return tl.Text(ctx, w, f, each)
+	}
+	var b bytes.Buffer
+	if err := tl.Text(ctx, &b, f, each); err != nil {
+		return err
+	}
+	hang := ""
+	for line := range strings.Lines(b.String()) {
+		line = strings.TrimSuffix(line, "\n")
+		if event, ok := strings.CutSuffix(line, "event"); ok && hang == "" && strings.HasSuffix(event, "  ") {
+			hang = strings.Repeat(" ", len(event))
+		}
+		if _, err := fmt.Fprintln(w, layout.Wrap(line, layout.Columns(w), hang)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // writePage writes a file that is there once it is whole. What is no file, such as /dev/stdout, is written to: a file must not take its place.

@@ -81,11 +81,18 @@ func (p *page) briefly(r result.Report) {
 func (p *page) caseInBrief(c *result.Case) {
 	p.linef("%s: %s", title(c), p.judged(c))
 	for _, reason := range c.Reasons {
-		reason, _, _ = strings.Cut(strings.TrimSpace(reason), "\n")
+		reason, _, more := strings.Cut(strings.TrimSpace(reason), "\n")
+		if more {
+			reason = strings.TrimSuffix(reason, ":") + " …"
+		}
 		lines := strings.Split(layout.Wrap("  - "+foreign.Line(reason), p.columns, "    "), "\n")
 		if len(lines) > briefLines {
 			lines = lines[:briefLines]
-			lines[briefLines-1] = layout.Snip(lines[briefLines-1]+strings.Repeat(" …", p.columns), p.columns)
+			last := &lines[briefLines-1]
+			if i := strings.LastIndexByte(*last, ' '); layout.Width(*last) > p.columns-2 && i > 0 {
+				*last = (*last)[:i]
+			}
+			*last += " …"
 		}
 		p.WriteString(strings.Join(lines, "\n") + "\n")
 	}

@@ -91,7 +91,7 @@ func TestForms(t *testing.T) {
 			[]string{"@pci", "CPU127"}},
 		"summary": {(*page).briefly, 80,
 			[]string{"cases without vectors to show on 6.12.117+deb13-cloud-amd64", "faults/flr/second", "driver-new-64/debian:7.3: fail", "again: ", "evidence: ht-core-spread/driver-new-64-debian:7.3/timeline.jsonl", " …\n"},
-			[]string{"driver mana", "effective  core", "last console lines:\n"}},
+			[]string{"driver mana", "effective  core", "smpboot"}},
 	} {
 		var b bytes.Buffer
 		if err := render(&b, r, &page{columns: tc.columns}, tc.content); err != nil {

@@ -75,6 +75,9 @@ func TestMuteGuest(t *testing.T) {
 			t.Errorf("%q is not in: %s", want, reasons)
 		}
 	}
+	if c.Evidence == nil || !slices.ContainsFunc(c.Evidence.Awaited, func(s string) bool { return strings.HasPrefix(s, "the end of step 3 (settle, line") }) {
+		t.Errorf("what was awaited is not told: %+v", c.Evidence)
+	}
 	if len(c.KernelLog.Warnings) > 0 {
 		t.Errorf("what the lab provoked counts as the kernel's: %q", c.KernelLog.Warnings)
 	}

@@ -131,6 +131,27 @@ cases:
 			}
 		}
 	}
+	for i, want := range []struct{ what, held, awaited string }{
+		{"wait for held nothing", "", "the end of step 2 (wait for held nothing, line"},
+		{"request QUERY_DEV_CONFIG: status 0x5", "", ""},
+		{},
+		{"vector 1 fired", "second (hold at vector:1, occurrence 2)", "the end of step 3 (fire vectors 1, 2 rounds, line"},
+	} {
+		c := &rep.Cases[i]
+		if c.Outcome == result.Pass || c.Evidence == nil {
+			if c.Evidence != nil || c.Outcome != result.Pass {
+				t.Errorf("%s: %s, evidence %+v", c.Name, c.Outcome, c.Evidence)
+			}
+			continue
+		}
+		held, awaited := strings.Join(c.Evidence.Held, "\n"), strings.Join(c.Evidence.Awaited, "\n")
+		if what := fmt.Sprint(c.Evidence.Events); !strings.Contains(what, want.what) || len(c.Evidence.Events) > evidenceRows {
+			t.Errorf("%s: no %q in at most %d events: %s", c.Name, want.what, evidenceRows, what)
+		}
+		if (held == "") != (want.held == "") || !strings.Contains(held, want.held) || !strings.Contains(awaited, want.awaited) {
+			t.Errorf("%s: held %q, want %q; awaited %q, want %q", c.Name, held, want.held, awaited, want.awaited)
+		}
+	}
 	if r := rep.Cases[0].Rules; len(r) != 1 || r[0].Hits != 0 || !strings.Contains(r[0].Tells, "QUERY_") {
 		t.Errorf("a rule that was never reached: %+v", r)
 	}

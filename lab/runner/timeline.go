@@ -141,8 +141,12 @@ func (e *experiment) evidence(err error) *result.Evidence {
 	}
 	tail := tl.Tail(until, evidenceRows)
 	out := &result.Evidence{Until: time.Duration(until).Round(time.Microsecond).Seconds(), Held: e.held, Events: []result.Event{}}
+	var step *StepError
+	if errors.As(err, &step) && (step.Late || step.Limit) {
+		out.Awaited = append(out.Awaited, fmt.Sprintf("the end of step %s (%s, line %d)", step.Step.At, step.Step, step.Step.Line))
+	}
 	if e.fallen > 0 {
-		out.Awaited = tail.Awaited
+		out.Awaited = append(out.Awaited, tail.Awaited...)
 	}
 	for _, r := range tail.Rows {
 		out.Events = append(out.Events, result.Event{T: time.Duration(r.T).Round(time.Microsecond).Seconds(), Source: r.Source, What: r.What})

@@ -153,7 +153,9 @@ func (tl *Timeline) Tail(until Time, n int) Tail {
 }
 
 // numbered tells the key of a step of the case's own.
-func numbered(key string) bool { return strings.HasPrefix(key, "step ") && key != "step " && key != "step 0" }
+func numbered(key string) bool {
+	return strings.HasPrefix(key, "step ") && key != "step " && key != "step 0"
+}
 
 // plumbing are the device's events that tell of no decision: doorbells, memory, the connection, the configuration space.
 func plumbing(kind string) bool {
