@@ -62,6 +62,8 @@ func troubled() result.Report {
 	dropped.Asked, dropped.Affinity, dropped.Dropped = cpulist.List{1}, cpulist.Range(0, 3), true
 	failed.Observations[0].Vectors[4].Handled = cpulist.Range(0, 2)
 	failed.Artifacts = result.Artifacts{Console: "low-vcpu/numa-aware/console.log", Trace: "low-vcpu/numa-aware/trace.jsonl"}
+	failed.Evidence = &result.Evidence{Until: 1.136701, Held: []string{"late (hold at vector:1)"}, Awaited: []string{"the device's answer to request FENCE_RQ, since 1.012841"}, Events: []result.Event{
+		{T: 0.911908, Source: "step", What: "bringing eth0 up"}, {T: 1.012841, Source: "device", What: "request FENCE_RQ\x1b[2J"}, {T: 1.107483, Source: "vector", What: "vector 0-4 fired, 6 times until 1.126108"}}}
 	lost := &r.Cases[1]
 	*lost = result.Case{Scenario: "low-vcpu", Name: "linear", Outcome: result.Error, KernelSpec: "debian:7.3", Driver: "mana", Irqchip: "msi", Shape: shape.Default(), Vectors: 5,
 		Reasons: []string{"guest: not ready after 60s; last console lines:\n[    1.0] a\n[    2.0] b"}}

@@ -323,7 +323,7 @@ func (p *page) evidence(e *result.Evidence) {
 		return
 	}
 	p.linef("")
-	p.linef("  what the lab and the device did last before %.3f (seconds since the case began):", e.Until)
+	p.linef("  what the lab and the device did last before %.3f s of the case:", e.Until)
 	t := layout.Table{Indent: "  ", Right: []int{0}}
 	for _, x := range e.Events {
 		t.Rows = append(t.Rows, []string{fmt.Sprintf("%.6f", x.T), foreign.Line(x.Source), foreign.Line(x.What)})
