@@ -53,7 +53,8 @@ func helpText(cmd *cobra.Command, columns int) string {
 // flagText parts a flag from what pflag says of it.
 var flagText = regexp.MustCompile(`^(.*?\S) {3,}(.*)$`)
 
-// flagTexts is what pflag says of some flags. Its own FlagUsagesWrapped gives up at a word that is wider than the column.
+// flagTexts is what pflag says of some flags. Its own FlagUsagesWrapped gives up at a word that is wider than the
+// column.
 func flagTexts(flags *pflag.FlagSet, columns int) string {
 	t := layout.Table{Gap: 3}
 	for line := range strings.SplitSeq(flags.FlagUsages(), "\n") {

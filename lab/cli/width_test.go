@@ -30,7 +30,8 @@ func fits(t *testing.T, what, text string, columns int) {
 	}
 }
 
-// TestHelpFits walks all commands: none of their help is wider than the terminal, be it one of 80 columns or not, and it tells of each flag.
+// TestHelpFits walks all commands: none of their help is wider than the terminal, be it one of 80 columns or not, and
+// it tells of each flag.
 func TestHelpFits(t *testing.T) {
 	n := 0
 	var walk func(cmd *cobra.Command, path []string)
@@ -68,7 +69,12 @@ func TestListsFit(t *testing.T) {
 	}
 	var b bytes.Buffer
 	writeKernels(&b, []images.KernelInfo{
-		{Spec: "debian:6.12.90-1~bpo12+1", Release: "6.12.90+deb12.1-cloud-amd64", Suite: "bookworm-backports", State: "fetchable"},
+		{
+			Spec:    "debian:6.12.90-1~bpo12+1",
+			Release: "6.12.90+deb12.1-cloud-amd64",
+			Suite:   "bookworm-backports",
+			State:   "fetchable",
+		},
 		{Spec: "debian:7.1.13", Release: "7.1.13+deb13-cloud-amd64", Suite: "trixie-backports", State: "incomplete",
 			Reason: "trixie-backports has no package linux-modules-7.1.13+deb13-cloud-amd64 of version 7.1.13-1~bpo13+1"},
 	})

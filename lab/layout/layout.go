@@ -21,7 +21,8 @@ const (
 	widest    = 120
 )
 
-// Columns is how many columns a line written to w may take: of a terminal COLUMNS, or else its size; of anything else Default.
+// Columns is how many columns a line written to w may take: of a terminal COLUMNS, or else its size; of anything else
+// Default.
 func Columns(w io.Writer) int {
 	fd, ok := terminal(w)
 	if !ok {
@@ -68,7 +69,8 @@ func Width(s string) int { return text.LongestLineLen(s) }
 // Snip cuts one line to a width.
 func Snip(s string, columns int) string { return text.Snip(s, columns, "…") }
 
-// Wrap breaks each line that is longer than columns, between words where it can. What is broken off goes on after hang; what the line begins with stays.
+// Wrap breaks each line that is longer than columns, between words where it can. What is broken off goes on after hang;
+// what the line begins with stays.
 func Wrap(s string, columns int, hang string) string {
 	lines := strings.Split(s, "\n")
 	for i, line := range lines {
@@ -90,7 +92,8 @@ func Wrap(s string, columns int, hang string) string {
 	return strings.Join(lines, "\n")
 }
 
-// fold breaks one line. A word that is too long for a line of its own, such as a list or a path, is broken after a comma, slash or colon if it has any.
+// fold breaks one line. A word that is too long for a line of its own, such as a list or a path, is broken after a
+// comma, slash or colon if it has any.
 func fold(line string, width int) string {
 	line = wideGaps.ReplaceAllStringFunc(line, func(gap string) string { return strings.Repeat(keptSpace, len(gap)) })
 	words := strings.Split(line, " ")
@@ -102,7 +105,8 @@ func fold(line string, width int) string {
 	return strings.ReplaceAll(trimmed(text.WrapSoft(strings.Join(words, " "), width)), keptSpace, " ")
 }
 
-// wideGaps are spaces that somebody aligned something by, as the kernel does the times of its log: they stay. keptSpace stands for one meanwhile, a character that no text has.
+// wideGaps are spaces that somebody aligned something by, as the kernel does the times of its log: they stay. keptSpace
+// stands for one meanwhile, a character that no text has.
 var wideGaps = regexp.MustCompile(` {2,}`)
 
 const keptSpace = "\ue000"
@@ -164,7 +168,8 @@ func indent(line string) string { return line[:len(line)-len(strings.TrimLeft(li
 // commented is a command with something said of it.
 var commented = regexp.MustCompile(`^(.*\S)\s+(# .*)$`)
 
-// Commands fits lines for a shell, each of which stays what it is to the shell: a remark goes before its command, and a command is continued after a backslash.
+// Commands fits lines for a shell, each of which stays what it is to the shell: a remark goes before its command, and a
+// command is continued after a backslash.
 func Commands(s string, columns int) string {
 	var out []string
 	for line := range strings.SplitSeq(s, "\n") {
@@ -184,7 +189,10 @@ var argument = regexp.MustCompile(`(?:'[^']*'|"(?:[^"\\]|\\.)*"|\\.|[^\s'"\\])+`
 // command continues a command on further lines if it must. A flag stays with its value.
 func command(line string, columns int) string {
 	words := argument.FindAllString(line, -1)
-	script := slices.ContainsFunc(words, func(w string) bool { return !strings.ContainsAny(w, `'"`) && strings.ContainsAny(w, "|;&<>") })
+	script := slices.ContainsFunc(
+		words,
+		func(w string) bool { return !strings.ContainsAny(w, `'"`) && strings.ContainsAny(w, "|;&<>") },
+	)
 	if Width(line) <= columns || script { // of which less is known than of a command
 		return line
 	}
@@ -195,7 +203,8 @@ func command(line string, columns int) string {
 	for i := 0; i < len(words); {
 		piece := words[i]
 		i++
-		if strings.HasPrefix(piece, "-") && !strings.Contains(piece, "=") && i < len(words) && !strings.HasPrefix(words[i], "-") {
+		if strings.HasPrefix(piece, "-") && !strings.Contains(piece, "=") && i < len(words) &&
+			!strings.HasPrefix(words[i], "-") {
 			piece += " " + words[i]
 			i++
 		}

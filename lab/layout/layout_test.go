@@ -58,7 +58,11 @@ func TestCommands(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	table := Table{
-		Header: []string{"case", "what it is", "n"}, Rows: [][]string{{"one", "some words that are long", "5"}, {"two-of-them", "a\nb", "12"}}, Footer: []string{"", "", "17"},
+		Header: []string{
+			"case",
+			"what it is",
+			"n",
+		}, Rows: [][]string{{"one", "some words that are long", "5"}, {"two-of-them", "a\nb", "12"}}, Footer: []string{"", "", "17"},
 		Right: []int{2}, Rules: true, Indent: " ",
 	}
 	wide := ` case         what it is                 n

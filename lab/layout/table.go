@@ -8,10 +8,12 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
-// narrowestColumn is what a column keeps: narrower, it could not be read. So a table of many columns is wider than a terminal much narrower than Default.
+// narrowestColumn is what a column keeps: narrower, it could not be read. So a table of many columns is wider than a
+// terminal much narrower than Default.
 const narrowestColumn = 8
 
-// Table is a table without lines but for rules under its header and above its footer, if it has these. A cell may have several lines.
+// Table is a table without lines but for rules under its header and above its footer, if it has these. A cell may have
+// several lines.
 type Table struct {
 	Header []string
 	Rows   [][]string
@@ -28,7 +30,8 @@ func (t Table) Width() int {
 	return t.total(widths)
 }
 
-// Render writes the table into a number of columns: the widest cells are broken between words, and within words if that does not do.
+// Render writes the table into a number of columns: the widest cells are broken between words, and within words if that
+// does not do.
 func (t Table) Render(columns int) string {
 	widths, words := t.widths()
 	for _, least := range [][]int{words, slices.Repeat([]int{narrowestColumn}, len(widths))} {
@@ -61,7 +64,10 @@ func (t Table) Markdown() string { return t.writer(nil).RenderMarkdown() }
 func (t Table) writer(widths []int) table.Writer {
 	w := table.NewWriter()
 	style := table.StyleDefault
-	style.Options = table.Options{SeparateHeader: t.Rules && t.Header != nil, SeparateFooter: t.Rules && t.Footer != nil}
+	style.Options = table.Options{
+		SeparateHeader: t.Rules && t.Header != nil,
+		SeparateFooter: t.Rules && t.Footer != nil,
+	}
 	style.Format = table.FormatOptions{}
 	style.Box.PaddingLeft, style.Box.PaddingRight = "", strings.Repeat(" ", t.gap())
 	w.SetStyle(style)
@@ -76,7 +82,11 @@ func (t Table) writer(widths []int) table.Writer {
 	}
 	var configs []table.ColumnConfig
 	for i, width := range widths {
-		c := table.ColumnConfig{Number: i + 1, WidthMax: max(width, 1), WidthMaxEnforcer: func(cell string, width int) string { return Wrap(cell, width, "") }}
+		c := table.ColumnConfig{
+			Number:           i + 1,
+			WidthMax:         max(width, 1),
+			WidthMaxEnforcer: func(cell string, width int) string { return Wrap(cell, width, "") },
+		}
 		if slices.Contains(t.Right, i) {
 			c.Align, c.AlignHeader, c.AlignFooter = text.AlignRight, text.AlignRight, text.AlignRight
 		}

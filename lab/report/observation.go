@@ -26,8 +26,8 @@ func Observation(w io.Writer, o *result.Observation) error {
 // seat is where a CPU sits.
 type seat struct{ core, node int }
 
-// seats are those of a case's CPUs where they tell more than the CPUs' numbers do: on a machine of several nodes, or of many CPUs that share cores. Where CPUs were plugged in
-// again, the shape does not say where they came to sit: nil.
+// seats are those of a case's CPUs where they tell more than the CPUs' numbers do: on a machine of several nodes, or of
+// many CPUs that share cores. Where CPUs were plugged in again, the shape does not say where they came to sit: nil.
 func seats(c *result.Case) map[int]seat {
 	sh := c.Shape
 	again := slices.ContainsFunc(c.Steps, func(s result.Step) bool { return s.Topology != nil })
@@ -56,7 +56,8 @@ func cores(cpus cpulist.List, s map[int]seat) (cores, nodes cpulist.List) {
 	return cpulist.New(cores...), cpulist.New(nodes...)
 }
 
-// name is the kernel's for a vector's interrupt, without the device that all of them are of. A name that only repeats the vector's number is none: vfio's.
+// name is the kernel's for a vector's interrupt, without the device that all of them are of. A name that only repeats
+// the vector's number is none: vfio's.
 func name(v result.Vector) string {
 	name, _, _ := strings.Cut(v.Action, "@")
 	if strings.HasPrefix(name, "vfio-") {
@@ -103,7 +104,8 @@ func (p *page) observation(o *result.Observation, at map[int]seat) {
 	}
 }
 
-// aboutHints says in a sentence what a table without a column of hints leaves out, and whether that holds for each vector.
+// aboutHints says in a sentence what a table without a column of hints leaves out, and whether that holds for each
+// vector.
 func aboutHints(o *result.Observation) (text string, same bool) {
 	switch {
 	case !slices.ContainsFunc(o.Vectors, func(v result.Vector) bool { return len(v.Hint) > 0 }):
@@ -162,11 +164,19 @@ func (p *page) vectors(o *result.Observation, at map[int]seat, clustered cpulist
 		{"hint", f.hints, func(v result.Vector) string { return listOrDash(v.Hint) }, ""},
 		{"effective", true, func(v result.Vector) string { return p.effective(v, clustered) }, ""},
 		{"core", at != nil, func(v result.Vector) string { c, _ := cores(v.Effective, at); return listOrDash(c) }, ""},
-		{"node", len(nodes) > 1, func(v result.Vector) string { _, n := cores(v.Effective, at); return listOrDash(n) }, ""},
+		{
+			"node",
+			len(nodes) > 1,
+			func(v result.Vector) string { _, n := cores(v.Effective, at); return listOrDash(n) },
+			"",
+		},
 	}
 	if f.gap > 0 {
 		cells := perCPU(cpus, total, f.gap)
-		columns = append(columns, column{cells(nil), true, func(v result.Vector) string { return cells(v.Counts) }, cells(total)})
+		columns = append(
+			columns,
+			column{cells(nil), true, func(v result.Vector) string { return cells(v.Counts) }, cells(total)},
+		)
 	} else {
 		var all uint64
 		for _, n := range total {

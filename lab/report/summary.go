@@ -50,7 +50,8 @@ func (p *page) caseInBrief(c *result.Case) {
 	p.linef("")
 }
 
-// groups splits the cases by scenario, both in the order of the report. Scenarios that have no vectors to show, as most faults, are one group where they follow each other.
+// groups splits the cases by scenario, both in the order of the report. Scenarios that have no vectors to show, as most
+// faults, are one group where they follow each other.
 func groups(cases []result.Case) [][]result.Case {
 	var out [][]result.Case
 	at := map[string]int{}
@@ -121,7 +122,12 @@ func (p *page) summaryTable(cases []result.Case) (head string, t layout.Table) {
 		}
 		row := []string{name, p.judged(&c)}
 		if o := last(&c); o != nil {
-			row = append(row, placement(o, seats(&c), maxPlacement), p.alarm(listOrCount(result.ClusteredCPUs(o.Online, o.Vectors))), listOrCount(o.IdleCPUs))
+			row = append(
+				row,
+				placement(o, seats(&c), maxPlacement),
+				p.alarm(listOrCount(result.ClusteredCPUs(o.Online, o.Vectors))),
+				listOrCount(o.IdleCPUs),
+			)
 		} else if vectors {
 			row = append(row, "-", "-", "-")
 		}
@@ -133,20 +139,22 @@ func (p *page) summaryTable(cases []result.Case) (head string, t layout.Table) {
 	if len(kernels) > 1 && t.Width() > p.columns {
 		p.withoutKernels(&t, cases)
 	}
-	if i := slices.Index(t.Header, "clustered"); i >= 0 && t.Width() > p.columns && !slices.ContainsFunc(t.Rows, func(row []string) bool { return row[i] != "-" }) {
+	if i := slices.Index(t.Header, "clustered"); i >= 0 && t.Width() > p.columns &&
+		!slices.ContainsFunc(t.Rows, func(row []string) bool { return row[i] != "-" }) {
 		dropColumn(&t, i)
 	}
 	return head, t
 }
 
-// withoutKernels leaves of the kernels' releases what cases need to be told apart: what goes before a plus, or nothing where the cases' names end with what was asked for. The
-// cases in full have the rest.
+// withoutKernels leaves of the kernels' releases what cases need to be told apart: what goes before a plus, or nothing
+// where the cases' names end with what was asked for. The cases in full have the rest.
 func (p *page) withoutKernels(t *layout.Table, cases []result.Case) {
 	i := slices.Index(t.Header, "kernel")
 	for _, row := range t.Rows {
 		row[i], _, _ = strings.Cut(row[i], "+")
 	}
-	if t.Width() > p.columns && !slices.ContainsFunc(cases, func(c result.Case) bool { return !strings.HasSuffix(c.Name, "/"+c.KernelSpec) }) {
+	if t.Width() > p.columns &&
+		!slices.ContainsFunc(cases, func(c result.Case) bool { return !strings.HasSuffix(c.Name, "/"+c.KernelSpec) }) {
 		dropColumn(t, i)
 	}
 }
@@ -159,7 +167,8 @@ func dropColumn(t *layout.Table, i int) {
 	t.Right = []int{len(t.Header) - 1}
 }
 
-// matrix sets cases named row/column against each other, such as strategies against pressure, when the names fill a rectangle.
+// matrix sets cases named row/column against each other, such as strategies against pressure, when the names fill a
+// rectangle.
 func (p *page) matrix(cases []result.Case) {
 	var rows, columns []string
 	cells := map[[2]string]*result.Case{}
@@ -215,8 +224,8 @@ func last(c *result.Case) *result.Observation {
 	return nil
 }
 
-// placement is the published form: "0; 0,2,0,3". A vector on several CPUs or none is in brackets. What is longer than limit has its runs as "1..32", and if that does not do,
-// only says how many queues are on which CPUs, and cores.
+// placement is the published form: "0; 0,2,0,3". A vector on several CPUs or none is in brackets. What is longer than
+// limit has its runs as "1..32", and if that does not do, only says how many queues are on which CPUs, and cores.
 func placement(o *result.Observation, at map[int]seat, limit int) string {
 	hwc, queues := o.Placement()
 	words := make([]string, len(queues))

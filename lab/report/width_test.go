@@ -13,41 +13,126 @@ import (
 	"irqlab/scenarios/shape"
 )
 
-// huge is all that is long: 128 CPUs, 64 queues with the kernel's names, masks that were dropped, counts on many CPUs, and a case that failed with everything it has to tell.
+// huge is all that is long: 128 CPUs, 64 queues with the kernel's names, masks that were dropped, counts on many CPUs,
+// and a case that failed with everything it has to tell.
 func huge() result.Report {
-	vectors := []result.Vector{{Index: 0, Role: result.RoleHWC, IRQ: 130, Action: "mana_hwc@pci:0000:81:00.0", Affinity: cpulist.Range(0, 1), Hint: cpulist.Range(0, 1), Effective: cpulist.List{0}, Counts: map[int]uint64{0: 1234567}}}
+	vectors := []result.Vector{
+		{
+			Index:     0,
+			Role:      result.RoleHWC,
+			IRQ:       130,
+			Action:    "mana_hwc@pci:0000:81:00.0",
+			Affinity:  cpulist.Range(0, 1),
+			Hint:      cpulist.Range(0, 1),
+			Effective: cpulist.List{0},
+			Counts:    map[int]uint64{0: 1234567},
+		},
+	}
 	for i := range 64 {
 		mask := cpulist.Range(2*i, 2*i+1)
-		vectors = append(vectors, result.Vector{Index: i + 1, Role: result.RoleQueue, IRQ: 131 + i, Action: fmt.Sprintf("mana_q%d@pci:0000:81:00.0", i), Asked: mask, Affinity: mask, Hint: mask,
-			Effective: cpulist.List{2*i + i%2}, Counts: map[int]uint64{2 * i: 4, 127: 1000}})
+		vectors = append(
+			vectors,
+			result.Vector{
+				Index:     i + 1,
+				Role:      result.RoleQueue,
+				IRQ:       131 + i,
+				Action:    fmt.Sprintf("mana_q%d@pci:0000:81:00.0", i),
+				Asked:     mask,
+				Affinity:  mask,
+				Hint:      mask,
+				Effective: cpulist.List{2*i + i%2},
+				Counts:    map[int]uint64{2 * i: 4, 127: 1000},
+			},
+		)
 	}
-	plain := result.Case{Scenario: "ht-core-spread", Name: "driver-new-64/debian:6.12", Outcome: result.Pass, Kernel: "6.12.117+deb13-cloud-amd64", KernelSpec: "debian:6.12", Driver: "mana",
-		Branch: "numa-aware, first group skipped", Irqchip: "msi", Shape: shape.Shape{Sockets: 2, Cores: 32, Threads: 2, Nodes: 2, MemoryMiB: 2048}, Vectors: 65, Online: cpulist.Range(0, 127),
-		Observations: []result.Observation{result.Observe("settled", cpulist.Range(0, 127), vectors)}, Command: "irqlab run ht-core-spread --case driver-new-64/debian:6.12 --kernel debian:6.12 --shape sockets=2,cores=32,threads=2,nodes=2,memory=2G"}
+	plain := result.Case{
+		Scenario:   "ht-core-spread",
+		Name:       "driver-new-64/debian:6.12",
+		Outcome:    result.Pass,
+		Kernel:     "6.12.117+deb13-cloud-amd64",
+		KernelSpec: "debian:6.12",
+		Driver:     "mana",
+		Branch:     "numa-aware, first group skipped",
+		Irqchip:    "msi",
+		Shape:      shape.Shape{Sockets: 2, Cores: 32, Threads: 2, Nodes: 2, MemoryMiB: 2048},
+		Vectors:    65,
+		Online:     cpulist.Range(0, 127),
+		Observations: []result.Observation{
+			result.Observe("settled", cpulist.Range(0, 127), vectors),
+		},
+		Command: "irqlab run ht-core-spread --case driver-new-64/debian:6.12 --kernel debian:6.12 --shape sockets=2,cores=32,threads=2,nodes=2,memory=2G",
+	}
 	bad := plain
 	bad.Name, bad.Outcome, bad.KernelSpec, bad.Kernel = "driver-new-64/debian:7.3", result.Fail, "debian:7.3", "7.3.4+deb13-cloud-amd64"
-	bad.Reasons = []string{strings.Repeat("settled: the queue vectors are not where they were expected to be. ", 8), "after 60s; last console lines:\n" + strings.Repeat("[    1.234567] smpboot: a long line ", 5)}
+	bad.Reasons = []string{
+		strings.Repeat("settled: the queue vectors are not where they were expected to be. ", 8),
+		"after 60s; last console lines:\n" + strings.Repeat("[    1.234567] smpboot: a long line ", 5),
+	}
 	odd := append([]result.Vector{}, vectors...)
-	odd[3].Pending, odd[4].Handled, odd[5].Dropped, odd[5].Affinity = true, cpulist.Range(60, 70), true, cpulist.Range(0, 127)
+	odd[3].Pending, odd[4].Handled, odd[5].Dropped, odd[5].Affinity = true, cpulist.Range(
+		60,
+		70,
+	), true, cpulist.Range(
+		0,
+		127,
+	)
 	odd[6].Hint, odd[7].Counts = nil, map[int]uint64{}
 	for cpu := range 128 {
 		odd[7].Counts[cpu] = 5
 	}
 	bad.Observations = []result.Observation{result.Observe("settled", cpulist.Range(0, 127), odd)}
-	bad.Pressure = []string{"vectors:before=hwc,cpu0-3=8,cpu4=9,cpu5=10,cpu6=11,cpu7=12,cpu8=13", "nvme:queues=4", "virtio-blk:queues=2,node=1"}
+	bad.Pressure = []string{
+		"vectors:before=hwc,cpu0-3=8,cpu4=9,cpu5=10,cpu6=11,cpu7=12,cpu8=13",
+		"nvme:queues=4",
+		"virtio-blk:queues=2,node=1",
+	}
 	bad.Notes = []string{strings.Repeat("expectations on masks dropped because --vectors overrides ", 3)}
-	bad.KernelLog.Warnings = []string{"WARNING: CPU: 1 PID: 1 at kernel/irq/manage.c:1 " + strings.Repeat("irq_do_set_affinity+0x12/0x34 ", 5)}
-	bad.Steps = []result.Step{{At: "10.1.0", Text: strings.Repeat("offline 2-3 ", 9), End: 5, Outcome: result.StepRefused, Refusal: strings.Repeat("device or resource busy ", 9)}}
+	bad.KernelLog.Warnings = []string{
+		"WARNING: CPU: 1 PID: 1 at kernel/irq/manage.c:1 " + strings.Repeat("irq_do_set_affinity+0x12/0x34 ", 5),
+	}
+	bad.Steps = []result.Step{
+		{
+			At:      "10.1.0",
+			Text:    strings.Repeat("offline 2-3 ", 9),
+			End:     5,
+			Outcome: result.StepRefused,
+			Refusal: strings.Repeat("device or resource busy ", 9),
+		},
+	}
 	bad.Rules = []result.Rule{{Name: "configuration", Text: strings.Repeat("hold at request:QUERY_DEV_CONFIG ", 4)}}
-	bad.Evidence = &result.Evidence{Until: 12.3456789, Held: []string{"configuration (hold at request:QUERY_DEV_CONFIG, the first occurrence from here on)"}, Awaited: []string{"the device's answer to request QUERY_DEV_CONFIG, since 4.870480"},
-		Events: []result.Event{{T: 1.5, Source: "step", What: "settling"}, {T: 2.25, Source: "device", What: strings.Repeat("CREATE_WQ_OBJ (8), ", 9)}}}
-	bad.Artifacts = result.Artifacts{Console: "ht-core-spread/driver-new-64-debian:7.3/console.log", Timeline: "ht-core-spread/driver-new-64-debian:7.3/timeline.jsonl"}
-	none := result.Case{Scenario: "faults/queue-refused", Name: "second", Outcome: result.Pass, Kernel: plain.Kernel, KernelSpec: plain.KernelSpec, Driver: "mana", Irqchip: "msi", Shape: shape.Default(),
-		Observations: []result.Observation{result.Observe("after", cpulist.Range(0, 3), nil)}}
+	bad.Evidence = &result.Evidence{
+		Until:   12.3456789,
+		Held:    []string{"configuration (hold at request:QUERY_DEV_CONFIG, the first occurrence from here on)"},
+		Awaited: []string{"the device's answer to request QUERY_DEV_CONFIG, since 4.870480"},
+		Events: []result.Event{
+			{T: 1.5, Source: "step", What: "settling"},
+			{T: 2.25, Source: "device", What: strings.Repeat("CREATE_WQ_OBJ (8), ", 9)},
+		},
+	}
+	bad.Artifacts = result.Artifacts{
+		Console:  "ht-core-spread/driver-new-64-debian:7.3/console.log",
+		Timeline: "ht-core-spread/driver-new-64-debian:7.3/timeline.jsonl",
+	}
+	none := result.Case{
+		Scenario:     "faults/queue-refused",
+		Name:         "second",
+		Outcome:      result.Pass,
+		Kernel:       plain.Kernel,
+		KernelSpec:   plain.KernelSpec,
+		Driver:       "mana",
+		Irqchip:      "msi",
+		Shape:        shape.Default(),
+		Observations: []result.Observation{result.Observe("after", cpulist.Range(0, 3), nil)},
+	}
 	other := none
 	other.Scenario = "faults/flr"
 	return result.Report{Schema: result.Schema, Cases: []result.Case{plain, bad, none, other}, Seconds: 123,
-		Host: result.Host{QEMU: "11.1.3", Accel: "tcg", AccelReason: "/dev/kvm is there but the CPU offers no vmx/svm: using TCG", CPUs: 2}}
+		Host: result.Host{
+			QEMU:        "11.1.3",
+			Accel:       "tcg",
+			AccelReason: "/dev/kvm is there but the CPU offers no vmx/svm: using TCG",
+			CPUs:        2,
+		}}
 }
 
 // TestWidth holds all that a report can be to the width it is for.
@@ -78,7 +163,8 @@ func TestWidth(t *testing.T) {
 	}
 }
 
-// TestForms: what a table leaves out or takes another form of where there is little room, and what it must not lose then.
+// TestForms: what a table leaves out or takes another form of where there is little room, and what it must not lose
+// then.
 func TestForms(t *testing.T) {
 	r := huge()
 	for name, tc := range map[string]struct {

@@ -50,7 +50,8 @@ func (tl *Timeline) LastSeen() Time {
 	return 0
 }
 
-// Tail makes rows of the last events until a moment, n at most. What repeats is one row; what only the device's developers look at is left out, and so is the guest's log.
+// Tail makes rows of the last events until a moment, n at most. What repeats is one row; what only the device's
+// developers look at is left out, and so is the guest's log.
 func (tl *Timeline) Tail(until Time, n int) Tail {
 	var rows []*told
 	open := map[string]*told{} // requests without an answer, steps without an end
@@ -75,7 +76,9 @@ func (tl *Timeline) Tail(until Time, n int) Tail {
 				r.What = foreign.Line(e.Text) + ", under way"
 			}
 			// A step without a number ends with the next one.
-			open["step "+e.Fields["number"].String()] = &told{Row: Row{T: e.T, What: "the end of “" + foreign.Line(e.Text) + "”"}}
+			open["step "+e.Fields["number"].String()] = &told{
+				Row: Row{T: e.T, What: "the end of “" + foreign.Line(e.Text) + "”"},
+			}
 		case e.Kind == kindStepEnd:
 			delete(open, "step "+e.Fields["number"].String())
 			if e.Text != stepDone {
@@ -122,7 +125,10 @@ func (tl *Timeline) Tail(until Time, n int) Tail {
 				r.kind = e.Kind
 			}
 			r.n, r.last, r.vectors = r.n+1, e.T, cpulist.New(append(r.vectors, *e.Vector)...)
-		case e.Kind == kindMasks && e.number("differ") > 0, e.Kind == kindCall && e.number("failed") > 0, moves && e.Source == SourceCPU, e.Kind == kindInject,
+		case e.Kind == kindMasks && e.number("differ") > 0,
+			e.Kind == kindCall && e.number("failed") > 0,
+			moves && e.Source == SourceCPU,
+			e.Kind == kindInject,
 			e.Source == SourceDevice && !plumbing(e.Kind):
 			add(e, item{Event: e, on: -1}.words())
 		}
@@ -157,9 +163,13 @@ func numbered(key string) bool {
 	return strings.HasPrefix(key, "step ") && key != "step " && key != "step 0"
 }
 
-// plumbing are the device's events that tell of no decision: doorbells, memory, the connection, the configuration space.
+// plumbing are the device's events that tell of no decision: doorbells, memory, the connection, the configuration
+// space.
 func plumbing(kind string) bool {
-	return slices.ContainsFunc([]string{"doorbell-", "dma-", "client-", "config-", "request-error", "audit", "leak"}, func(p string) bool { return strings.HasPrefix(kind, p) })
+	return slices.ContainsFunc(
+		[]string{"doorbell-", "dma-", "client-", "config-", "request-error", "audit", "leak"},
+		func(p string) bool { return strings.HasPrefix(kind, p) },
+	)
 }
 
 // run says what a run of events of one kind was.
@@ -213,7 +223,8 @@ func folded(rows []*told) []*told {
 	return out
 }
 
-// lastOf are the last n rows; where the lab has fewer than its share in them, its last rows before them take the place of the device's first.
+// lastOf are the last n rows; where the lab has fewer than its share in them, its last rows before them take the place
+// of the device's first.
 func lastOf(rows []*told, n int) []*told {
 	lab := func(r *told) bool { return r.Source != SourceDevice && r.Source != SourceVector }
 	from := max(0, len(rows)-n)

@@ -28,7 +28,14 @@ func at(ms int, kind, text string, vector int, fields ...any) Event {
 // asked is a request that was answered at once, with its completion's interrupt.
 func asked(ms, message int, name string) []Event {
 	return []Event{
-		at(ms, kindRequest, name+" eq=0x1", -1, "message", message), at(ms, kindResponse, name+" ok", -1, "message", message, "status", 0),
+		at(
+			ms,
+			kindRequest,
+			name+" eq=0x1",
+			-1,
+			"message",
+			message,
+		), at(ms, kindResponse, name+" ok", -1, "message", message, "status", 0),
 		at(ms, kindEQE, "completion", 0), at(ms, kindFire, "", 0, "delivered", 1),
 	}
 }
@@ -108,9 +115,16 @@ func TestTail(t *testing.T) {
 
 // TestTailIsForATerminal: what a guest or a device put into an event does not steer it.
 func TestTailIsForATerminal(t *testing.T) {
-	tl := &Timeline{Events: []Event{at(1, kindStep, "a\x1b[2J", -1, "number", 1), at(2, "gdma-state", "b\x1b[2J", -1), at(3, kindRequest, "c\x1b[2J", -1, "message", 1)}}
+	tl := &Timeline{
+		Events: []Event{
+			at(1, kindStep, "a\x1b[2J", -1, "number", 1),
+			at(2, "gdma-state", "b\x1b[2J", -1),
+			at(3, kindRequest, "c\x1b[2J", -1, "message", 1),
+		},
+	}
 	tail := tl.Tail(maxTime, 9)
-	if got := fmt.Sprintf("%v %v", tail.Rows, tail.Awaited); strings.ContainsRune(got, '\x1b') || len(tail.Rows) != 3 || len(tail.Awaited) != 2 {
+	if got := fmt.Sprintf("%v %v", tail.Rows, tail.Awaited); strings.ContainsRune(got, '\x1b') || len(tail.Rows) != 3 ||
+		len(tail.Awaited) != 2 {
 		t.Errorf("%q", got)
 	}
 }
