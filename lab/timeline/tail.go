@@ -75,7 +75,9 @@ func (tl *Timeline) Tail(until Time, n int) Tail {
 			if e.number("number") > 0 && (e.T+e.For > until || e.Step == "") {
 				r.What = foreign.Line(e.Text) + ", under way"
 			}
-			// A step without a number ends with the next one.
+			// A stage, which has no number, ends with the next one, and with the case's steps.
+			delete(open, "step ")
+			delete(open, "step 0")
 			open["step "+e.Fields["number"].String()] = &told{
 				Row: Row{T: e.T, What: "the end of “" + foreign.Line(e.Text) + "”"},
 			}

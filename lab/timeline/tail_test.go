@@ -77,6 +77,10 @@ func TestTail(t *testing.T) {
 			[][]Event{{at(1, kindStep, "loading mana", -1, "number", 0), at(5, kindStep, "settling", -1, "number", 0)}}, 9, 12,
 			[]string{"step loading mana", "step settling"}, []string{"the end of “settling”, since 0.005000"},
 		},
+		"the stages before the steps are over": {
+			[][]Event{{at(1, kindStep, "starting", -1, "number", 0), at(5, kindStep, "probe", -1, "number", 1)}}, 9, 12,
+			[]string{"step starting", "step probe, under way"}, []string{"the end of “probe”, since 0.005000"},
+		},
 		"bounded, and the lab has its share": {
 			[][]Event{{at(1, kindStep, "one", -1), at(2, kindStep, "two", -1), at(3, kindStep, "three", -1), at(4, kindStep, "four", -1)},
 				{at(5, "gdma-state", "e1", -1), at(6, "gdma-state", "e2", -1), at(7, "gdma-state", "e3", -1), at(8, "gdma-state", "e4", -1), at(9, "gdma-state", "e5", -1)}},
