@@ -75,6 +75,7 @@ func TestBadUsage(t *testing.T) {
 		{"shell --during up", "--hold"},
 		{"run low-vcpu --case linaer", `did you mean "linear"`},
 		{"run --timeline --format json", "--out DIR"},
+		{"run --summary --format json", "--format json gives the whole"},
 		{"shell --hold requst:QUERY_DEV_CONFIG", "request:QUERY_DEV_CONFIG"},
 		{"shell --hold register-read", "irqlab: --hold: hold is not possible at register-read: "},
 		{"shell --hold=", "irqlab: --hold: it is empty; give a STEP"},

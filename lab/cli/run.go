@@ -151,7 +151,7 @@ func (f *runFlags) register(fs *pflag.FlagSet) {
 	fs.IntVar(&f.jobs, "jobs", 0, fmt.Sprintf("VMs at a time (`N`), as far as the limit of open files allows; 0: what this machine's cores and memory allow, now %d of the default shape", runner.DefaultJobs(shape.Default())))
 	fs.DurationVar(&f.timeout, "timeout", 0, "how long the start of a case, and its run, may each take; 0: 2m and 5s for each CPU. A guest that does not answer then has failed (1); one that works and was not done, or had not begun, is an error (125)")
 	fs.StringVar(&f.format, "format", "table", "`table` or json")
-	fs.StringVar(&f.out, "out", "", "new or empty `directory` for results (JSON, text, Markdown), consoles, traces and timelines")
+	fs.StringVar(&f.out, "out", "", "new or empty `directory` for results (JSON, text of 100 columns, Markdown), consoles, traces and timelines")
 	fs.BoolVarP(&f.verbose, "verbose", "v", false, "tell every step of every case on standard error")
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"irqlab/images"
 	"irqlab/lab/layout"
+	"irqlab/scenarios/result"
 )
 
 // fits complains of the lines of a text that are longer than so many columns.
@@ -102,5 +103,20 @@ func TestCommonEnd(t *testing.T) {
 	}
 	if got := commonEnd([]images.KernelInfo{{Release: "a"}, {Release: "b"}}); got != "" {
 		t.Errorf("%q of nothing in common", got)
+	}
+}
+
+// TestShown: a person gets the names of files from here, a program relative to --out, and nobody those of files that go.
+func TestShown(t *testing.T) {
+	for want, f := range map[string]runFlags{
+		"results/a/console.log": {out: "results", format: "table"},
+		"a/console.log":         {out: "results", format: "json"},
+		"":                      {out: "results", format: "table", passing: true},
+	} {
+		rep := result.Report{Cases: []result.Case{{Artifacts: result.Artifacts{Console: "a/console.log"}}}}
+		got := f.shown(rep).Cases[0].Artifacts
+		if got.Console != want || got.Trace != "" || rep.Cases[0].Artifacts.Console != "a/console.log" {
+			t.Errorf("%+v: %+v, of %+v", f, got, rep.Cases[0].Artifacts)
+		}
 	}
 }
