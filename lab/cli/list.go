@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -197,13 +198,33 @@ func listSteps(w io.Writer) error {
 		}
 		entry(w, head, v.Text)
 	}
-	fmt.Fprintln(w, "\nSteps of the protocol, and what can be done there:")
-	for _, s := range inject.Steps() {
-		actions := make([]string, len(s.Actions))
-		for i, a := range s.Actions {
-			actions[i] = string(a)
+	var t layout.Table
+	steps := inject.Steps()
+	for i, s := range steps {
+		what, code, coded := strings.Cut(s.Text, " (code ") // of the many requests and answers, all that differs
+		said := s.Text
+		if coded {
+			said = "code " + strings.TrimSuffix(code, ")")
 		}
-		entry(w, s.Name+": "+strings.Join(actions, " "), s.Text)
+		t.Rows = append(t.Rows, []string{"  " + s.Name, said})
+		if i+1 < len(steps) {
+			next, _, nextCoded := strings.Cut(steps[i+1].Text, " (code ")
+			if slices.Equal(steps[i+1].Actions, s.Actions) && coded == nextCoded && (!coded || what == next) {
+				continue
+			}
+		}
+		actions := make([]string, len(s.Actions))
+		for k, a := range s.Actions {
+			actions[k] = string(a)
+		}
+		head := "Steps of the protocol"
+		if coded {
+			head += ": " + what
+		}
+		head += "; possible there: " + strings.Join(actions, ", ")
+		fmt.Fprintln(w, "\n"+layout.Wrap(head, layout.Columns(w), "  "))
+		show(w, t)
+		t.Rows = nil
 	}
 	return nil
 }
