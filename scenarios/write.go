@@ -29,23 +29,28 @@ func Write(c *Case, remarks []string, steps []Line) []byte {
 	for _, r := range remarks {
 		remark(&b, "", r)
 	}
-	key := func(name, text string) { fmt.Fprintf(&b, "%s: %s\n", name, text) }
-	key("name", scalar(c.Scenario))
+	key := func(name, text string) {
+		if !plainWord.MatchString(text) || !strings.Contains(text, ",") {
+			text = scalar(text)
+		}
+		fmt.Fprintf(&b, "%s: %s\n", name, text)
+	}
+	key("name", c.Scenario)
 	if c.Question != "" {
-		key("question", scalar(c.Question))
+		key("question", c.Question)
 	}
-	key("driver", scalar(c.Driver))
+	key("driver", c.Driver)
 	if c.Strategy != "" {
-		key("strategy", scalar(c.Strategy))
+		key("strategy", c.Strategy)
 	}
-	key("kernel", scalar(c.Kernel))
-	key("shape", scalar(c.Shape.String()))
+	key("kernel", c.Kernel)
+	key("shape", c.Shape.String())
 	key("vectors", strconv.Itoa(c.Vectors))
 	if c.DeviceNode != 0 {
 		key("device-node", formatNode(c.DeviceNode))
 	}
 	if c.Irqchip != IrqchipMSI {
-		key("irqchip", scalar(c.Irqchip))
+		key("irqchip", c.Irqchip)
 	}
 	if len(c.Pressure) > 0 {
 		b.WriteString("pressure:\n")
@@ -54,7 +59,7 @@ func Write(c *Case, remarks []string, steps []Line) []byte {
 		}
 	}
 	if len(c.Offline) > 0 {
-		key("offline", scalar(c.Offline.String()))
+		key("offline", c.Offline.String())
 	}
 	b.WriteString("steps:\n")
 	writeSteps(&b, "  ", steps)
@@ -236,7 +241,7 @@ func flowText(v reflect.Value) string {
 	return fmt.Sprint(v.Interface())
 }
 
-// plainWord is a scalar that means itself without quotes wherever it stands.
+// plainWord is a scalar that means itself without quotes, unless it has a comma within brackets.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9/][A-Za-z0-9_./+=,@-]*(:[A-Za-z0-9_./+=@-]+)*$`)
 
 // scalar writes a text so that YAML reads the same text: what is not certain to be a plain word is quoted as in JSON, which YAML contains.

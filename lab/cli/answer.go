@@ -37,7 +37,10 @@ func (s *stand) answer() string {
 		if text := s.changed(); text != "" {
 			return text
 		}
-		return fmt.Sprintf("%s as before; %s", cpuWords(step.CPUs, "was", "were"), s.online())
+		state := map[string]string{
+			scenarios.VerbOffline: "offline before", scenarios.VerbOnline: "online before", scenarios.VerbUnplug: "unplugged before", scenarios.VerbReplug: "there before",
+		}[step.Verb]
+		return fmt.Sprintf("%s %s; %s", cpuWords(step.CPUs, "was", "were"), state, s.online())
 	case scenarios.VerbProbe, scenarios.VerbUp, scenarios.VerbDown, scenarios.VerbSetChannels, scenarios.VerbLoad, scenarios.VerbUnload, scenarios.VerbBind, scenarios.VerbUnbind:
 		return s.driver()
 	case scenarios.VerbVectors:
@@ -57,12 +60,13 @@ func (s *stand) answer() string {
 	case scenarios.VerbSettle:
 		return s.settled()
 	case scenarios.VerbFire:
-		n := step.Fire.Times()
 		what := "every vector"
-		if step.Fire.Vectors != nil {
-			what = "vectors " + cpulist.List(step.Fire.Vectors).String()
+		if l := cpulist.List(step.Fire.Vectors); len(l) == 1 {
+			what = "vector " + l.String()
+		} else if l != nil {
+			what = "vectors " + l.String()
 		}
-		return fmt.Sprintf("fired %s %s; all were handled", what, plural(n, "time"))
+		return fmt.Sprintf("fired %s, %s; all were handled", what, plural(step.Fire.Times(), "time"))
 	case scenarios.VerbStorm:
 		return s.stormed()
 	case scenarios.VerbWaitFor:
@@ -80,16 +84,16 @@ func (s *stand) answer() string {
 func (s *stand) changed() string {
 	var parts []string
 	for _, change := range []struct {
-		cpus     cpulist.List
-		one, all string
+		cpus cpulist.List
+		are  string
 	}{
-		{s.before.Present.Minus(s.after.Present), "unplugged", "unplugged"},
-		{s.before.Online.Minus(s.after.Online).And(s.after.Present), "offline", "offline"},
-		{s.after.Present.Minus(s.before.Present), "plugged in, and offline", "plugged in, and offline"},
-		{s.after.Online.Minus(s.before.Online), "online", "online"},
+		{s.before.Present.Minus(s.after.Present), "unplugged"},
+		{s.before.Online.Minus(s.after.Online).And(s.after.Present), "offline"},
+		{s.after.Present.Minus(s.before.Present), "plugged in, and offline"},
+		{s.after.Online.Minus(s.before.Online), "online"},
 	} {
 		if len(change.cpus) > 0 {
-			parts = append(parts, cpuWords(change.cpus, change.one, change.all))
+			parts = append(parts, cpuWords(change.cpus, change.are, change.are))
 		}
 	}
 	if parts == nil {

@@ -213,9 +213,10 @@ func (h *holdSession) tell(step scenarios.Step, done <-chan outcome) {
 	case h.leaving.Load():
 	case o.err != nil:
 		h.say(about(step.String(), plainStep(o.err)) + "\n")
-	default:
-		h.say(step.String() + ": done\n")
+	case step.Verb == scenarios.VerbObserve:
 		h.show(step, o.text)
+	default:
+		h.say(step.String() + ": done: " + o.text + "\n")
 	}
 }
 

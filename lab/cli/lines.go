@@ -167,7 +167,7 @@ func wrap(text string, width int) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
-		indent := line[:len(line)-len(strings.TrimLeft(line, " "))] + "  "
+		indent := strings.Repeat(" ", min(len(line)-len(strings.TrimLeft(line, " "))+2, width/2))
 		for first := true; ; first = false {
 			if !first {
 				line = indent + line

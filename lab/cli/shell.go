@@ -158,7 +158,7 @@ func (h *holdSession) run(ctx context.Context, c *scenarios.Case, o runner.Optio
 	if kept = errors.Join(kept, perr); kept != nil {
 		return &exitError{ExitError, errors.Join(err, kept)}
 	}
-	fmt.Fprintf(h.s.Err, "irqlab: %s holds %s\n", foreign.Line(out), strings.Join(names, ", "))
+	fmt.Fprint(h.s.Err, wrap(fmt.Sprintf("irqlab: %s holds %s", foreign.Line(out), strings.Join(names, ", ")), h.lines.width()))
 	return err
 }
 

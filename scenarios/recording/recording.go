@@ -69,7 +69,7 @@ type node struct {
 // Scenario is the session as a scenario file of that name, which Load takes. What no scenario can do stays in it as a remark; leftOut tells of it.
 func (r *Recording) Scenario(name string, remarks ...string) (file []byte, leftOut []string, err error) {
 	c := r.Case
-	c.Scenario = name
+	c.Scenario, c.Question = name, ""
 	list := r.nodes()
 	for {
 		file = scenarios.Write(&c, remarks, lines(list))
@@ -361,7 +361,7 @@ func (r *Recording) together(all []entry, i, j int, waited map[string]bool) *nod
 			known = append(known, inherited)
 		}
 		waits := r.waits(all, e, known[at], nil, Device{})
-		if e != first && len(waits) == 0 && fresh {
+		if e != first && len(waits) == 0 && fresh && e.Step.WaitFor == nil {
 			if pause := (e.After - first.After).Round(100 * time.Millisecond); pause > 0 {
 				waits = []*node{{step: scenarios.Step{Verb: scenarios.VerbSleep, Sleep: min(pause, 10*time.Minute)}, remark: "the device gave nothing to wait for between these"}}
 			}
