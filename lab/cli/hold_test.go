@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -27,12 +29,18 @@ func TestShellHold(t *testing.T) {
 	var out, errs bytes.Buffer
 	dir := filepath.Join(t.TempDir(), "session")
 	saved := filepath.Join(t.TempDir(), "early.yaml")
+	first := "offline 3\nunplug 0\nstatus\n"
 	commands := strings.Join([]string{
-		"offline 3", "unplug 0", "status", "save " + saved, "save " + saved, "wait-for held=no-such", "release", "release", "wait-for link=there", "up", "settle", "vectors",
+		"save " + saved, "save " + saved, "wait-for held=no-such", "release", "release", "wait-for link=there", "up", "settle", "vectors",
 		"offline 2-3", "offline 3", "online 2", "fire vectors=1 rounds=2", "vectors", "log", "bogus", "ofline 3", "help offline", "help",
 		"hold request:CONFIG_VPORT_RX as=x", "down", "wait-for held=x", "quit", "not reached",
 	}, "\n")
-	status := Run(ctx, []string{"shell", "--hold", "request:QUERY_DEV_CONFIG", "--out", dir}, Streams{In: strings.NewReader(commands), Out: &out, Err: &errs})
+	in := io.MultiReader(&reading{strings.NewReader(first), nil, func() { // while the prompt waits for more
+		_, after, _ := strings.Cut(out.String(), "\nVM ")
+		name, _, _ := strings.Cut(strings.TrimSpace(after), ",")
+		sshBeside(ctx, t, name)
+	}}, strings.NewReader(commands))
+	status := Run(ctx, []string{"shell", "--hold", "request:QUERY_DEV_CONFIG", "--out", dir}, Streams{In: in, Out: &out, Err: &errs})
 	if status != 0 {
 		t.Fatalf("status %d\n%s%s", status, &out, &errs)
 	}
@@ -126,6 +134,47 @@ func TestShellHold(t *testing.T) {
 		}
 		if !strings.HasPrefix(table, o.Online.String()+" online") {
 			t.Errorf("%s: CPUs %s are online when it is run again", label, o.Online)
+		}
+	}
+}
+
+// sshBeside reaches a VM that a shell leads or sits in, whatever standard input is, while another ssh is there, too, and gets the command's own status.
+func sshBeside(ctx context.Context, t *testing.T, name string) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer null.Close()
+	open, write := io.Pipe() // nobody writes to it
+	defer write.Close()
+	long, stop := context.WithCancel(ctx)
+	var first sync.WaitGroup
+	first.Go(func() { Run(long, []string{"ssh", name, "sleep", "1000"}, Streams{In: open, Out: io.Discard, Err: io.Discard}) })
+	defer first.Wait()
+	defer stop()
+	for _, tc := range []struct {
+		args   string
+		in     io.Reader
+		status int
+		want   string
+	}{
+		{"-- grep -c cpu /proc/stat", null, 0, "5\n"},
+		{"grep -c cpu /proc/stat", open, 0, "5\n"},
+		{"-- true", null, 0, ""},
+		{"-- cat", strings.NewReader("hello\n"), 0, "hello\n"},
+		{"false", null, 1, ""},
+		{"-- exit 3", strings.NewReader(""), 3, ""},
+		{"-- no-such-command", null, 127, ""},
+		{"", strings.NewReader("echo in\nexit 4\n"), 4, "in\n"},
+		{"", null, 0, ""},
+	} {
+		var out, errs bytes.Buffer
+		timed, cancel := context.WithTimeout(ctx, 25*time.Second) // less than a wait for the guest's one seat
+		status := Run(timed, append([]string{"ssh", name}, strings.Fields(tc.args)...), Streams{In: tc.in, Out: &out, Err: &errs})
+		cancel()
+		if status != tc.status || out.String() != tc.want {
+			t.Errorf("ssh %s with %T: status %d, %q; want %d, %q; %s", tc.args, tc.in, status, &out, tc.status, tc.want, &errs)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/crypto/ssh"
 
 	"irqlab/lab/foreign"
 	"irqlab/lab/runner"
@@ -30,7 +31,7 @@ What the kernel refuses to be written is said, and gives status 1. Commands may 
 The guest has ethtool (-i, -S, -l, -L), modprobe, taskset, and cat, cp, dd, dmesg, find, grep, head, ip, kill, ls, lspci, lsmod, ps, sleep, sort, tail, tee, tr, uniq,
 wc, xargs and the like: ls /bin shows all. It has no sed, awk or compiler: what is printed, the host's can edit (echo cat /proc/interrupts | irqlab shell | awk …).
 
-A guest has one seat for people, which this shell takes: irqlab ssh waits for it. Run what is to go on beside it in the background (COMMAND &), or use --hold, which takes none.
+While it lasts, irqlab ssh NAME gives more shells and runs commands in the same VM, by the name that is shown here, as many as you like.
 
 With --hold the kernel's driver is started and the device stands still at a step of the protocol (irqlab list steps; nth=N for another than its first occurrence), while the driver
 is probed or does what --during says: any step that makes the device do something (up, down, set-channels, unload, reset-service …; what it needs before is done before). A prompt
@@ -97,7 +98,11 @@ leaves that, the timeline as a file and as a page, and the console.`,
 				return labError(err)
 			}
 			fmt.Fprintf(s.Err, "%s, case %s: VM %s with kernel %s\n", foreign.Line(c.Scenario), foreign.Line(c.Name), vm.Process().Name(), foreign.Line(vm.Kernel.Release))
-			client, err := vm.Access().Dial(cmd.Context())
+			err = vm.Share(cmd.Context())
+			var client *ssh.Client
+			if err == nil {
+				client, err = vm.Access().Dial(cmd.Context())
+			}
 			if err == nil {
 				err = session(cmd.Context(), client, s, "")
 			}
@@ -136,6 +141,9 @@ func (h *holdSession) run(ctx context.Context, c *scenarios.Case, o runner.Optio
 		return labError(err)
 	}
 	h.se = se
+	if err := se.VM().Share(ctx); err != nil {
+		return closing(se, &exitError{ExitError, err})
+	}
 	p.report("waiting for the device to come to "+hold.Rule.Step, 0, 0)
 	err = h.begin(ctx, hold, trigger, before)
 	h.led.Store(true)
