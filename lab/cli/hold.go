@@ -75,6 +75,7 @@ type holdSession struct {
 	lines    lines
 	led      atomic.Bool // the prompt is there
 	leaving  atomic.Bool // and nobody wants to hear more
+	first    string      // the hold that led here
 	readings int         // made by "vectors"
 	added    bool        // the queue vectors, by driver vfio
 	driver   string
@@ -204,7 +205,18 @@ func (h *holdSession) show(step scenarios.Step, text string) {
 }
 
 // say prints words so that they fit the terminal.
-func (h *holdSession) say(text string) { h.lines.print(wrap(foreign.Text(text), h.lines.width())) }
+func (h *holdSession) say(text string) {
+	h.lines.reprompt(h.prompt())
+	h.lines.print(wrap(foreign.Text(text), h.lines.width()))
+}
+
+// prompt says where the device stands.
+func (h *holdSession) prompt() string {
+	if at := h.stands(); len(at) > 0 {
+		return "irqlab, held at " + strings.Join(at, ", ") + "> "
+	}
+	return "irqlab> "
+}
 
 // tell says how a step ended that went on beside the prompt, unless nobody is there any more.
 func (h *holdSession) tell(step scenarios.Step, done <-chan outcome) {
@@ -222,7 +234,7 @@ func (h *holdSession) tell(step scenarios.Step, done <-chan outcome) {
 
 // stood is told when the device has come to a hold.
 func (h *holdSession) stood(name string) {
-	if h.led.Load() && !h.leaving.Load() {
+	if h.led.Load() && !h.leaving.Load() && name != h.first {
 		h.say("the device stands at " + name + "\n")
 	}
 }
@@ -263,11 +275,7 @@ func (h *holdSession) stands() []string {
 func (h *holdSession) loop(ctx context.Context) error {
 	defer h.leaving.Store(true)
 	for {
-		prompt := "irqlab> "
-		if at := h.stands(); len(at) > 0 {
-			prompt = "irqlab, held at " + strings.Join(at, ", ") + "> "
-		}
-		line, err := h.read(ctx, prompt)
+		line, err := h.read(ctx, h.prompt())
 		switch {
 		case context.Cause(ctx) != nil:
 			return context.Cause(ctx)

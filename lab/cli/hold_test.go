@@ -150,7 +150,9 @@ func sshBeside(ctx context.Context, t *testing.T, name string) {
 	defer write.Close()
 	long, stop := context.WithCancel(ctx)
 	var first sync.WaitGroup
-	first.Go(func() { Run(long, []string{"ssh", name, "sleep", "1000"}, Streams{In: open, Out: io.Discard, Err: io.Discard}) })
+	first.Go(func() {
+		Run(long, []string{"ssh", name, "sleep", "1000"}, Streams{In: open, Out: io.Discard, Err: io.Discard})
+	})
 	defer first.Wait()
 	defer stop()
 	for _, tc := range []struct {

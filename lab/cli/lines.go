@@ -20,6 +20,7 @@ import (
 type lines interface {
 	read(prompt string) (string, error)
 	print(text string)
+	reprompt(prompt string) // of the line that is being typed, once something is printed
 	width() int
 	leave() // for good: gives the terminal back although a line is still waited for
 }
@@ -98,6 +99,8 @@ func (t *typed) enter() error {
 	return nil
 }
 
+func (t *typed) reprompt(prompt string) { t.term.SetPrompt(prompt) }
+
 func (t *typed) width() int {
 	if w, _, err := term.GetSize(int(t.tty.Fd())); err == nil && w > 0 {
 		return w
@@ -153,6 +156,8 @@ func (p *piped) read(string) (string, error) {
 }
 
 func (p *piped) leave() {}
+
+func (p *piped) reprompt(string) {}
 
 func (p *piped) width() int { return defaultWidth }
 

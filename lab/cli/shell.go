@@ -87,7 +87,7 @@ leaves that, the timeline as a file and as a page, and the console.`,
 			p := newProgress(s.Err)
 			o := runner.Options{Cache: cache, QEMU: mf.qemu, Accel: mf.accel, Start: mf.start, Keep: mf.keep, Progress: p.report}
 			if held {
-				h := &holdSession{s: s, driver: c.Driver, lines: newLines(s)}
+				h := &holdSession{s: s, driver: c.Driver, lines: newLines(s), first: at.Rule.Name}
 				h.remarks = []string{"What somebody did in a session of irqlab shell, to be run again: irqlab run FILE", "It began with: " + sf.shellCommand(cmd, args, hold, during)}
 				c.Kernel = absolute(c.Kernel)
 				return h.run(cmd.Context(), c, o, p, out, at, trigger, before)
