@@ -433,8 +433,12 @@ func explain(topic string) (string, error) {
 		}
 		known = append(known, v.Name)
 	}
+	point, _, _ := strings.Cut(topic, "@") // an access at a place, or one vector, is explained with all of its kind
+	if n, ok := strings.CutPrefix(topic, "vector:"); ok && strings.Trim(n, "0123456789") == "" {
+		point = "vector:any"
+	}
 	for _, s := range inject.Steps() {
-		if s.Name == topic {
+		if s.Name == point {
 			actions := make([]string, len(s.Actions))
 			for i, a := range s.Actions {
 				actions[i] = string(a)
