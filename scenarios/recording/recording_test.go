@@ -158,6 +158,29 @@ func TestScenario(t *testing.T) {
 - online: 3
 - wait-for: {step: response:CONFIG_VPORT_RX, count: 2}
 - settle`, nil},
+		{"what the driver does during a step counts from its begin", scenarios.DriverMana, []string{"stat 0 1 1 up", "probe", "up", "reset-service", "stat 1 2 2", "> offline 3", "stat 1 2 3", "< offline", "stat 1 2 4 up", "settle"}, `
+- probe
+- up
+- reset-service
+- wait-for: {step: smc:establish}
+- offline: 3
+- wait-for: {step: response:CONFIG_VPORT_RX, count: 2}
+- settle`, nil},
+		{"a hold that is over is not waited for", scenarios.DriverMana, []string{"probe", "up", "hold request:CONFIG_VPORT_RX as=w", "> down", "held w", "release w", "> unload", "> sleep 9s", "< down", "< unload", "< sleep"}, `
+- probe
+- up
+- hold: {at: request:CONFIG_VPORT_RX, as: w}
+- together:
+    -
+      - down
+    -
+      - wait-for: {held: w}
+      - release: w
+      - unload
+    -
+      # the device gave nothing to wait for between these
+      - sleep: 2s
+      - sleep: 9s`, nil},
 		{"what was waited for in so many words is not waited for twice", scenarios.DriverMana, []string{hold, "> probe", "held w", "wait-for held=w", "release w", "< probe"}, `
 - hold: {at: request:QUERY_DEV_CONFIG, as: w}
 - together:
