@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/crypto/ssh"
 
 	"irqlab/lab/foreign"
@@ -88,7 +89,7 @@ leaves that, the timeline as a file and as a page, and the console.`,
 			o := runner.Options{Cache: cache, QEMU: mf.qemu, Accel: mf.accel, Start: mf.start, Keep: mf.keep, Progress: p.report}
 			if held {
 				h := &holdSession{s: s, driver: c.Driver, lines: newLines(s), first: at.Rule.Name}
-				h.remarks = []string{"What somebody did in a session of irqlab shell, to be run again: irqlab run FILE", "It began with: " + sf.shellCommand(cmd, args, hold, during)}
+				h.remarks = []string{"What somebody did in a session of irqlab shell, to be run again: irqlab run FILE", "It began with: " + shellCommand(cmd, args)}
 				c.Kernel = absolute(c.Kernel)
 				return h.run(cmd.Context(), c, o, p, out, at, trigger, before)
 			}
@@ -170,14 +171,20 @@ func (h *holdSession) run(ctx context.Context, c *scenarios.Case, o runner.Optio
 	return err
 }
 
-// shellCommand is how the session was begun.
-func (f *scenarioFlags) shellCommand(cmd *cobra.Command, args []string, hold, during string) string {
+// shellCommand is how the session was begun, but for where its files went.
+func shellCommand(cmd *cobra.Command, args []string) string {
 	words := append([]string{"irqlab", "shell"}, args...)
-	for _, flag := range []string{"hold", "during"} {
-		if cmd.Flags().Changed(flag) {
-			words = append(words, "--"+flag, map[string]string{"hold": hold, "during": during}[flag])
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
 		}
-	}
+		for _, v := range values {
+			if f.Name != "out" {
+				words = append(words, "--"+f.Name+"="+v)
+			}
+		}
+	})
 	return strings.Join(words, " ")
 }
 
