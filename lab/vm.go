@@ -92,6 +92,7 @@ type VM struct {
 type access struct {
 	ClientKey string `json:"client_key"`
 	HostKey   string `json:"host_key"`
+	Shared    bool   `json:"shared,omitempty"` // the VM's process lets several in at once
 }
 
 // lastWords is how long QEMU may take to end once its channels have.
@@ -284,7 +285,13 @@ func (vm *VM) publish(a access) error {
 }
 
 // Access is how a person, or this process as one, reaches the guest: by SSH, for shells, commands and files.
-func (vm *VM) Access() Access { return Access{Socket: vm.process.SSHSocket(), access: vm.access} }
+func (vm *VM) Access() Access {
+	a := Access{Socket: vm.process.SSHSocket(), access: vm.access}
+	if a.Shared {
+		a.Socket = filepath.Join(vm.Dir(), shareSocket)
+	}
+	return a
+}
 
 // Dir is the VM's run directory: private to the user, removed by Close unless Config.Keep was set.
 func (vm *VM) Dir() string { return vm.process.Dir() }
@@ -338,7 +345,7 @@ type Access struct {
 	access
 }
 
-// Dial logs in to the guest; ctx bounds the handshake. The guest has one seat for this: while somebody sits there, others wait.
+// Dial logs in to the guest; ctx bounds the handshake. The guest has one seat for this: while somebody sits there, others wait, unless VM.Share lets them in.
 func (a Access) Dial(ctx context.Context) (*ssh.Client, error) {
 	cfg, err := sshConfig(a.ClientKey, a.HostKey)
 	if err != nil {
@@ -379,6 +386,9 @@ func Reach(name string) (Access, error) {
 	}
 	if err != nil {
 		return Access{}, fmt.Errorf("VM %s: %w", name, err)
+	}
+	if a.Shared {
+		a.Socket = filepath.Join(r.Dir, shareSocket)
 	}
 	return a, nil
 }

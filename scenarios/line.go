@@ -69,6 +69,9 @@ func flow(verb, text string) string {
 			at = value
 		}
 		named = named || key == "as"
+		if strings.Contains(value, ",") && !strings.ContainsAny(value[:1], "[{\"'") { // which would end it within braces
+			value = scalar(value)
+		}
 		words[i] = key + ": " + value
 	}
 	if verb == VerbHold && !named && at != "" {

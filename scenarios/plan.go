@@ -28,6 +28,9 @@ type Overrides struct {
 	Irqchips    []string
 	Pressures   []NamedProfile
 	Offlines    []cpulist.List
+
+	Bare          bool // cases are wanted for their machine alone: they have no steps and no expectations
+	DriverImplied bool // Drivers is not what anybody asked for: what it takes away from a case is not told
 }
 
 // matrix tells whether some flag has alternatives, so that one of them may not go with one of another.
@@ -49,6 +52,9 @@ func (s *Scenario) Plan(o Overrides) ([]Case, []string, error) {
 	cases := slices.Clone(s.cases)
 	for i := range cases {
 		cases[i].Notes = nil
+		if o.Bare {
+			cases[i].Steps, cases[i].Expect, cases[i].Labels = nil, Expect{}, nil
+		}
 	}
 	p := &planner{cases: cases}
 	if err := p.apply(o); err != nil {
@@ -149,6 +155,9 @@ func (p *planner) offlines(o Overrides) error {
 func (p *planner) drivers(o Overrides) error {
 	override(p, o.Drivers, false, func(c *Case, v string) bool { return c.Driver == v }, func(c *Case, v string) {
 		c.Driver = v
+		if told := c.Notes; o.DriverImplied {
+			defer func() { c.Notes = told }()
+		}
 		if v == DriverMana {
 			if c.Name == c.Strategy {
 				c.Name = v

@@ -396,3 +396,52 @@ func TestShipped(t *testing.T) {
 		t.Error("a path was taken for a shipped scenario")
 	}
 }
+
+// A case that is wanted for its machine alone loses nothing that anybody would miss; a driver that nobody asked for takes things away without a word.
+func TestPlanBare(t *testing.T) {
+	sc, err := Get("low-vcpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		o     Overrides
+		notes int
+	}{
+		{Overrides{Drivers: []string{DriverMana}}, 3},
+		{Overrides{Drivers: []string{DriverMana}, Bare: true}, 2}, // the pressure
+		{Overrides{Drivers: []string{DriverMana}, Bare: true, DriverImplied: true}, 0},
+		{Overrides{Vectors: []VectorCount{{N: 7}}, Bare: true}, 0},
+	} {
+		cases, notes, err := sc.Plan(tc.o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(notes) != tc.notes {
+			t.Errorf("%+v: %d notes: %q", tc.o, len(notes), notes)
+		}
+		if c := cases[0]; tc.o.Drivers != nil && (c.Driver != DriverMana || c.Strategy != "" || len(c.Pressure) > 0) {
+			t.Errorf("%+v: driver %s, strategy %s, pressure %s", tc.o, c.Driver, c.Strategy, c.Pressure.Strings())
+		}
+	}
+	faults, err := Get("unplug-during-reset")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cases, _, err := faults.Plan(Overrides{Bare: true}); err != nil || cases[0].Steps != nil || cases[0].Judges() {
+		t.Errorf("a bare case has steps %v, %v", cases[0].Steps, err)
+	}
+}
+
+// A hold that can never be reached is refused before a VM is booted for it.
+func TestReachable(t *testing.T) {
+	for line, want := range map[string]string{"hold vector:2": "", "hold vector:9": "vector 9 is not the function's", "hold smc:establish": "driver vfio speaks no MANA"} {
+		step, err := ParseStep(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := Case{Driver: DriverVFIO, Vectors: 5, Shape: shape.Default()}
+		if err := Reachable(step, &c); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", line, err, want)
+		}
+	}
+}

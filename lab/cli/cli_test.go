@@ -80,7 +80,7 @@ func TestBadUsage(t *testing.T) {
 		{"shell --hold register-read", "irqlab: --hold: hold is not possible at register-read: "},
 		{"shell --hold=", "irqlab: --hold: it is empty; give a STEP"},
 		{"shell --hold nth=0", `irqlab: --hold: "0" is no count; allowed: 1 to 1000000 (hold: {at: STEP, nth: N, as: NAME})`},
-		{"shell --hold smc:establish --during reboot", "allowed: probe, up, reset-service"},
+		{"shell --hold smc:establish --during reboot", "allowed: probe, load, bind, up, down, set-channels, unload"},
 		{"bench frok", `did you mean "fork"`},
 		{"bench --rounds 0", "--rounds"},
 		{"bench --format csv", "--format"},

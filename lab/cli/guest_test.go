@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -66,7 +67,12 @@ func TestGuestCommands(t *testing.T) {
 	}
 	input.WriteString("exit 4\necho not reached\n")
 	var out, errs bytes.Buffer
-	if status := Run(ctx, []string{"shell", "low-vcpu-driver"}, Streams{In: strings.NewReader(input.String()), Out: &out, Err: &errs}); status != 4 {
+	in := io.MultiReader(&reading{strings.NewReader(""), nil, func() { // while the shell waits for its first command
+		_, after, _ := strings.Cut(errs.String(), ": VM ")
+		name, _, _ := strings.Cut(after, " ")
+		sshBeside(ctx, t, name)
+	}}, strings.NewReader(input.String()))
+	if status := Run(ctx, []string{"shell", "low-vcpu-driver"}, Streams{In: in, Out: &out, Err: &errs}); status != 4 {
 		t.Errorf("exit 4: status %d", status)
 	}
 	rest := out.String()

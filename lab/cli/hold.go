@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -9,18 +8,21 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"text/tabwriter"
 	"time"
 
-	"golang.org/x/term"
-
+	"irqlab/devmodel/inject"
 	"irqlab/lab/foreign"
 	"irqlab/lab/report"
 	"irqlab/lab/runner"
+	"irqlab/lab/timeline"
 	"irqlab/scenarios"
+	"irqlab/scenarios/nearest"
+	"irqlab/scenarios/result"
 )
 
 const (
@@ -31,22 +33,39 @@ const (
 	logLines  = 20
 )
 
-// What a hold can be reached by.
-var durings = []string{scenarios.VerbProbe, scenarios.VerbUp, scenarios.VerbResetService}
+// The prompt's own words; all others are steps.
+const (
+	wordVectors = scenarios.VerbVectors // of driver mana; of driver vfio, too, once there are queue vectors
+	wordStatus  = "status"
+	wordLog     = "log"
+	wordShell   = "shell"
+	wordSave    = "save"
+	wordHelp    = "help"
+	wordQuit    = "quit"
+)
 
-const holdHelp = `What you type is a step of the scenario language (irqlab list steps), for instance
+// holdWords are the prompt's own words, with what help says of each.
+var holdWords = []struct{ word, form, text string }{
+	{wordVectors, wordVectors, "read and show where every vector is"},
+	{wordStatus, wordStatus, "what is held, how far the device got, which CPUs are online"},
+	{wordLog, wordLog, "the kernel's last lines"},
+	{wordShell, wordShell, "a terminal in the guest; leave it to come back here"},
+	{wordSave, "save FILE.yaml", "what you did so far as a scenario, for irqlab run FILE.yaml; --force after the name writes over a file that is there"},
+	{wordHelp, "help [STEP]", "this, or what one step does and how it is written"},
+	{wordQuit, wordQuit, "end the VM; what is held is let go before"},
+}
+
+const holdHelp = `What you type is a step of the scenario language (irqlab list steps), such as
   offline 2-3          take CPUs offline; online 2-3 brings them back
   unplug 3             take a CPU out of the machine by ACPI; replug 3, online 3
   release              let the device go on
   settle               fire every vector until it has moved
-  hold STEP            hold the device once more; reset-service, up, down … to get there
+  hold STEP            hold the device once more; reset-service, up, down,
+                       set-channels 2 … to get there
 or one of
-  vectors              read and show where every vector is
-  status               what is held, how far the device got, which CPUs are online
-  log                  the kernel's last lines
-  shell                a terminal in the guest; leave it to come back here
-  help, quit
-A step that takes longer goes on beside the prompt, which tells when it is done.
+`
+
+const holdNote = `A step that takes longer goes on beside the prompt, which tells when it is done.
 `
 
 // holdSession lets a person lead an experiment whose device stands still.
@@ -54,94 +73,170 @@ type holdSession struct {
 	s        Streams
 	se       *runner.Session
 	lines    lines
-	readings int // made by "vectors"
-}
-
-// lines is where commands come from and messages go.
-type lines interface {
-	read(prompt string) (string, error)
-	print(text string)
-	leave() // for good: gives the terminal back although a line is still waited for
+	led      atomic.Bool // the prompt is there
+	leaving  atomic.Bool // and nobody wants to hear more
+	first    string      // the hold that led here
+	readings int         // made by "vectors"
+	added    bool        // the queue vectors, by driver vfio
+	driver   string
+	remarks  []string // for the scenario that is saved
 }
 
 // begin brings the driver to where the device is to stand.
-func (h *holdSession) begin(ctx context.Context, at, during string) error {
-	hold, err := scenarios.ParseStep(scenarios.VerbHold + " " + at)
-	if err != nil {
-		return err
-	}
-	var before []string
-	switch during {
-	case scenarios.VerbUp:
-		before = []string{scenarios.VerbProbe}
-	case scenarios.VerbResetService:
-		before = []string{scenarios.VerbProbe, scenarios.VerbUp}
-	}
-	for _, verb := range before {
-		if err := h.do(ctx, scenarios.Step{Verb: verb}, true); err != nil {
-			return err
+func (h *holdSession) begin(ctx context.Context, hold, trigger scenarios.Step, before []scenarios.Step) error {
+	for _, step := range before {
+		if err := h.do(ctx, step, true); err != nil {
+			return errors.New(about(step.Verb, plainStep(err)))
 		}
 	}
-	if err := h.se.Do(hold); err != nil {
-		return err
+	if _, err := h.se.Do(hold); err != nil {
+		return errors.New(plainStep(err))
 	}
-	trigger, err := scenarios.ParseStep(during)
-	if err != nil {
-		return err
-	}
-	done := make(chan error, 1)
-	go func() { done <- h.se.Do(trigger) }()
-	timed, cancel := context.WithTimeoutCause(ctx, reachTime, fmt.Errorf("%s did not come to %s within %s", during, hold.Rule.Step, reachTime))
+	done := make(chan outcome, 1)
+	go func() { done <- h.carryOut(ctx, trigger) }()
+	timed, cancel := context.WithTimeoutCause(ctx, reachTime, fmt.Errorf("%s did not come to %s within %s", trigger, hold.Rule.Step, reachTime))
 	defer cancel()
 	reached := make(chan error, 1)
 	go func() { reached <- h.se.AwaitHeld(timed, hold.Rule.Name) }()
+	posted := slices.Contains([]string{scenarios.VerbResetService, scenarios.VerbPost, scenarios.VerbReset}, trigger.Verb) // what comes of these nobody waits for
+	var end outcome
 	select {
-	case err = <-reached:
-	case err = <-done:
-		if err == nil && during != scenarios.VerbResetService { // which is posted, and does not wait
-			err = fmt.Errorf("%s came to its end and not to %s; does this kernel send it? %s", during, hold.Rule.Step, h.se.Progress())
+	case err := <-reached:
+		if err == nil && !posted {
+			go h.tell(trigger, done)
 		}
-		if err == nil {
-			err = <-reached
-		}
-		done <- nil
-	}
-	if err != nil {
 		return err
+	case end = <-done:
 	}
-	if during != scenarios.VerbResetService {
-		go h.tell(during, done)
+	switch {
+	case end.err != nil:
+		return errors.New(about(trigger.Verb, plainStep(end.err)))
+	case posted:
+		return <-reached
+	case slices.Contains(h.stands(), hold.Rule.Name): // with something that the step did not wait for
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%s came to its end and not to %s; does this kernel send it? %s", trigger, hold.Rule.Step, h.se.Progress())
 }
 
-// do carries out a step and waits for its end; if patience ends first, and it need not be done, it goes on beside the prompt.
+// outcome is what became of a step, for the person who typed it.
+type outcome struct {
+	text string
+	err  error
+}
+
+// carryOut does a step, and says what it has changed.
+func (h *holdSession) carryOut(ctx context.Context, step scenarios.Step) outcome {
+	cpus := changesCPUs(step.Verb)
+	now := stand{step: step}
+	if cpus {
+		if info, err := h.se.VM().Agent.Info(ctx); err == nil {
+			now.before = info.CPUs
+		}
+	}
+	began := time.Now()
+	did, err := h.se.Do(step)
+	now.took, now.did = time.Since(began), did
+	if cpus || step.Verb == scenarios.VerbStorm {
+		info, ierr := h.se.VM().Agent.Info(ctx)
+		if err = cmp.Or(err, ierr); ierr == nil {
+			now.after = info.CPUs
+		}
+		if refused := now.changed(); err != nil && refused != "" { // some of them went before one did not
+			return outcome{err: fmt.Errorf("%s; %s", plainStep(err), refused)}
+		}
+	}
+	if err != nil {
+		return outcome{err: err}
+	}
+	switch step.Verb {
+	case scenarios.VerbObserve:
+		o := h.se.Observation(step.Label)
+		if o == nil {
+			return outcome{err: fmt.Errorf("there is no observation %s", step.Label)}
+		}
+		var b bytes.Buffer
+		if err := report.Observation(&b, o); err != nil {
+			return outcome{err: err}
+		}
+		return outcome{text: b.String()}
+	case scenarios.VerbSettle:
+		now.reading = h.se.Settled()
+	case scenarios.VerbProbe, scenarios.VerbUp, scenarios.VerbDown, scenarios.VerbSetChannels, scenarios.VerbLoad, scenarios.VerbUnload, scenarios.VerbBind, scenarios.VerbUnbind:
+		if h.driver == scenarios.DriverMana {
+			now.links, err = h.se.Links(ctx)
+		}
+	case scenarios.VerbVectors:
+		h.added = true
+	}
+	return outcome{text: now.answer(), err: err}
+}
+
+// do carries out a step, waits for its end, and says what it has changed; if patience ends first, and it need not be done, it goes on beside the prompt.
 func (h *holdSession) do(ctx context.Context, step scenarios.Step, toTheEnd bool) error {
-	done := make(chan error, 1)
-	go func() { done <- h.se.Do(step) }()
+	done := make(chan outcome, 1)
+	go func() { done <- h.carryOut(ctx, step) }()
 	var enough <-chan time.Time
 	if !toTheEnd {
 		enough = time.After(stepPatience)
 	}
 	select {
-	case err := <-done:
-		return err
+	case o := <-done:
+		if o.err == nil && !toTheEnd {
+			h.show(step, o.text)
+		}
+		return o.err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-enough:
-		h.lines.print(step.String() + " goes on\n")
-		go h.tell(step.String(), done)
+		h.say(step.String() + " goes on\n")
+		go h.tell(step, done)
 		return nil
 	}
 }
 
-// tell says how a step ended that went on beside the prompt.
-func (h *holdSession) tell(what string, done <-chan error) {
-	end := "done"
-	if err := <-done; err != nil {
-		end = plainStep(err)
+// show prints what came of a step: a table as it is, and words so that they fit.
+func (h *holdSession) show(step scenarios.Step, text string) {
+	if step.Verb == scenarios.VerbObserve {
+		h.lines.print(text)
+		return
 	}
-	h.lines.print(what + ": " + end + "\n")
+	h.say(text + "\n")
+}
+
+// say prints words so that they fit the terminal.
+func (h *holdSession) say(text string) {
+	h.lines.reprompt(h.prompt())
+	h.lines.print(wrap(foreign.Text(text), h.lines.width()))
+}
+
+// prompt says where the device stands.
+func (h *holdSession) prompt() string {
+	if at := h.stands(); len(at) > 0 {
+		return "irqlab, held at " + strings.Join(at, ", ") + "> "
+	}
+	return "irqlab> "
+}
+
+// tell says how a step ended that went on beside the prompt, unless nobody is there any more.
+func (h *holdSession) tell(step scenarios.Step, done <-chan outcome) {
+	o := <-done
+	switch {
+	case h.leaving.Load():
+	case o.err != nil:
+		h.say(about(step.String(), plainStep(o.err)) + "\n")
+	case step.Verb == scenarios.VerbObserve:
+		h.show(step, o.text)
+	default:
+		h.say(step.String() + ": done: " + o.text + "\n")
+	}
+}
+
+// stood is told when the device has come to a hold.
+func (h *holdSession) stood(name string) {
+	if h.led.Load() && !h.leaving.Load() && name != h.first {
+		h.say("the device stands at " + name + "\n")
+	}
 }
 
 // plainStep is a step's error without the place of the step, which a person has just typed.
@@ -178,29 +273,31 @@ func (h *holdSession) stands() []string {
 
 // loop takes commands until there are no more.
 func (h *holdSession) loop(ctx context.Context) error {
+	defer h.leaving.Store(true)
 	for {
-		prompt := "irqlab> "
-		if at := h.stands(); len(at) > 0 {
-			prompt = "irqlab, held at " + strings.Join(at, ", ") + "> "
-		}
-		line, err := h.read(ctx, prompt)
-		if errors.Is(err, io.EOF) || context.Cause(ctx) != nil {
+		line, err := h.read(ctx, h.prompt())
+		switch {
+		case context.Cause(ctx) != nil:
 			return context.Cause(ctx)
-		}
-		if err != nil {
+		case errors.Is(err, errKey):
+			return &exitError{ExitInterrupted, err}
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
 			return &exitError{ExitError, err}
 		}
 		line = strings.TrimSpace(line)
 		word, rest, _ := strings.Cut(line, " ")
+		rest = strings.TrimSpace(rest)
 		switch word {
 		case "":
-		case "quit", "exit":
+		case wordQuit, "exit":
 			return nil
-		case "help", "?":
-			h.lines.print(holdHelp)
 		default:
-			if err := h.command(ctx, word, strings.TrimSpace(rest), line); err != nil {
-				h.lines.print(about(word, plainStep(err)) + "\n")
+			if err := h.command(ctx, word, rest, line); context.Cause(ctx) != nil {
+				return context.Cause(ctx)
+			} else if err != nil {
+				h.say(about(word, plainStep(err)) + "\n")
 			}
 		}
 	}
@@ -235,15 +332,21 @@ func (h *holdSession) read(ctx context.Context, prompt string) (string, error) {
 
 func (h *holdSession) command(ctx context.Context, word, rest, line string) error {
 	switch word {
-	case "status":
+	case wordHelp, "?":
+		return h.help(rest)
+	case wordStatus:
 		return h.status(ctx)
-	case "log":
+	case wordLog:
 		return h.log(ctx)
-	case "shell":
+	case wordShell:
 		return h.shell(ctx)
-	case "vectors":
-		h.readings++
-		line = fmt.Sprintf("observe reading-%d", h.readings)
+	case wordSave:
+		return h.save(rest)
+	case wordVectors:
+		if h.driver == scenarios.DriverMana || h.added {
+			h.readings++
+			line = fmt.Sprintf("%s reading-%d", scenarios.VerbObserve, h.readings)
+		}
 	case scenarios.VerbRelease:
 		if at := h.stands(); rest == "" {
 			if len(at) != 1 {
@@ -252,33 +355,99 @@ func (h *holdSession) command(ctx context.Context, word, rest, line string) erro
 			line += " " + at[0]
 		}
 	}
+	if known := promptWords(); !slices.Contains(known, strings.TrimSuffix(word, ":")) {
+		return fmt.Errorf("there is no such word%s; help lists what there is", nearest.Hint(word, known))
+	}
 	step, err := scenarios.ParseStep(line)
 	if err != nil {
-		return fmt.Errorf("%w; help lists what there is", err)
+		return fmt.Errorf("%w; help %s tells more", err, strings.TrimSuffix(word, ":"))
 	}
 	if step.Verb == scenarios.VerbExpect {
 		return errors.New("nothing is judged here; vectors, status and log show what there is to see")
 	}
-	before := h.stands()
-	if err := h.do(ctx, step, false); err != nil {
-		return err
+	return h.do(ctx, h.se.Named(step), false)
+}
+
+// promptWords are all that a line may begin with.
+func promptWords() []string {
+	var words []string
+	for _, w := range holdWords {
+		words = append(words, w.word)
 	}
-	if step.Verb == scenarios.VerbObserve {
-		var b bytes.Buffer
-		if o := h.se.Observation(); o != nil {
-			if err := report.Observation(&b, o); err != nil {
-				return err
-			}
-		}
-		h.lines.print(b.String())
+	for _, v := range scenarios.Verbs() {
+		words = append(words, v.Name)
+	}
+	return words
+}
+
+// help explains everything, or one word or step of the protocol.
+func (h *holdSession) help(topic string) error {
+	if topic == "" {
+		h.say(holdHelp + helpList() + holdNote)
 		return nil
 	}
-	for _, name := range h.stands() {
-		if !slices.Contains(before, name) {
-			h.lines.print("the device stands at " + name + "\n")
+	text, err := explain(topic)
+	if err != nil {
+		return err
+	}
+	h.say(text)
+	return nil
+}
+
+// helpList are the prompt's own words, a line or more for each.
+func helpList() string {
+	var b strings.Builder
+	const column = 23
+	for _, w := range holdWords {
+		words := wrap(w.text, defaultWidth-column)
+		for i, line := range strings.Split(strings.TrimSuffix(words, "\n"), "\n") {
+			if i == 0 {
+				fmt.Fprintf(&b, "  %-*s%s\n", column-2, w.form, line)
+			} else {
+				fmt.Fprintf(&b, "%*s%s\n", column, "", strings.TrimSpace(line))
+			}
 		}
 	}
-	return nil
+	return b.String()
+}
+
+// explain tells what a word of the prompt, a verb or a step of the protocol is.
+func explain(topic string) (string, error) {
+	var known []string
+	for _, w := range holdWords {
+		if w.word == topic {
+			return w.form + "\n  " + w.text + "\n", nil
+		}
+		known = append(known, w.word)
+	}
+	for _, v := range scenarios.Verbs() {
+		if v.Name == topic {
+			text := v.Form + "\n  " + v.Text + "\n"
+			if v.Driver != "" {
+				text += "  driver " + v.Driver + " only\n"
+			}
+			if strings.Contains(v.Form, "{") {
+				text += "  here the keys may be plain words, too: " + topic + " STEP key=value …\n"
+			}
+			return text, nil
+		}
+		known = append(known, v.Name)
+	}
+	point, _, _ := strings.Cut(topic, "@") // an access at a place, or one vector, is explained with all of its kind
+	if n, ok := strings.CutPrefix(topic, "vector:"); ok && strings.Trim(n, "0123456789") == "" {
+		point = "vector:any"
+	}
+	for _, s := range inject.Steps() {
+		if s.Name == point {
+			actions := make([]string, len(s.Actions))
+			for i, a := range s.Actions {
+				actions[i] = string(a)
+			}
+			return s.Name + "\n  " + s.Text + "\n  what can be done there: " + strings.Join(actions, ", ") + "\n", nil
+		}
+		known = append(known, s.Name)
+	}
+	return "", fmt.Errorf("there is no %q%s; help lists what there is", topic, nearest.Hint(topic, known))
 }
 
 func (h *holdSession) status(ctx context.Context) error {
@@ -288,7 +457,8 @@ func (h *holdSession) status(ctx context.Context) error {
 	}
 	var b bytes.Buffer
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "VM\t%s, kernel %s; from another terminal: irqlab ssh %[1]s\n", h.se.VM().Process().Name(), info.Release)
+	fmt.Fprintf(t, "VM\t%s, kernel %s\n", h.se.VM().Process().Name(), foreign.Line(info.Release))
+	fmt.Fprintf(t, "\tfrom another terminal: irqlab ssh %s\n", h.se.VM().Process().Name())
 	fmt.Fprintf(t, "CPUs\tonline %s, present %s\n", info.CPUs.Online, info.CPUs.Present)
 	for _, r := range h.se.Rules() {
 		state := "not reached"
@@ -299,14 +469,29 @@ func (h *holdSession) status(ctx context.Context) error {
 			state = "dropped by a reset"
 		case r.Released:
 			state = "released"
-		case r.Hits > 0:
+		case r.Hits == 1:
+			state = "applied once"
+		case r.Hits > 1:
 			state = fmt.Sprintf("applied %d times", r.Hits)
 		}
 		fmt.Fprintf(t, "%s\t%s: %s\n", r.Name, scenarios.RuleText(r.Rule), state)
 	}
-	fmt.Fprintf(t, "device\t%s\n", cmp.Or(h.se.Progress(), "has seen nothing yet"))
+	progress, ok := strings.CutPrefix(h.se.Progress(), "last: ")
+	for i, step := range strings.Split(progress, ", ") {
+		head := ""
+		switch {
+		case i == 0 && ok:
+			head = "device"
+			step = "last " + step
+		case i == 0:
+			head = "device"
+		default:
+			step = "     " + step
+		}
+		fmt.Fprintf(t, "%s\t%s\n", head, step)
+	}
 	_ = t.Flush() // to a Buffer
-	h.lines.print(b.String())
+	h.say(b.String())
 	return nil
 }
 
@@ -315,11 +500,15 @@ func (h *holdSession) log(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if len(records) == 0 {
+		h.say("the kernel has logged nothing since the session began\n")
+		return nil
+	}
 	var b strings.Builder
 	for _, r := range records[max(0, len(records)-logLines):] {
 		fmt.Fprintf(&b, "[%12.6f] %s\n", r.Seconds, foreign.Line(r.Text))
 	}
-	h.lines.print(b.String())
+	h.say(b.String())
 	return nil
 }
 
@@ -329,110 +518,84 @@ func (h *holdSession) shell(ctx context.Context) error {
 		return err
 	}
 	defer client.Close()
+	h.say("a shell in the guest; exit comes back here\n")
 	err = session(ctx, client, h.s, "")
 	var exit *exitError
 	if errors.As(err, &exit) && exit.err == nil {
-		return nil // the shell's own status
+		h.say(fmt.Sprintf("the shell has ended with status %d\n", exit.status)) // its own
+		return nil
 	}
 	return err
 }
 
-// typed are lines from a terminal, edited and with a history.
-type typed struct {
-	tty  *os.File
-	term *term.Terminal
-	out  io.Writer
-
-	mu     sync.Mutex
-	before *term.State // of the terminal, while a line is typed
-	left   bool        // for good
-}
-
-func newLines(s Streams) lines {
-	if in, ok := s.In.(*os.File); ok && isTerminal(in) {
-		return &typed{tty: in, out: s.Out, term: term.NewTerminal(struct {
-			io.Reader
-			io.Writer
-		}{s.In, s.Out}, "")}
+// save writes the session so far as a scenario.
+func (h *holdSession) save(rest string) error {
+	words := strings.Fields(rest)
+	force := slices.Contains(words, "--force")
+	words = slices.DeleteFunc(words, func(w string) bool { return w == "--force" })
+	if len(words) != 1 {
+		return errors.New("give the name of a new file, as in save mine.yaml")
 	}
-	return &piped{in: bufio.NewScanner(s.In), out: s.Out}
-}
-
-// read has the terminal in raw mode only while a line is typed.
-func (t *typed) read(prompt string) (string, error) {
-	t.term.SetPrompt(prompt)
-	if err := t.enter(); err != nil {
-		return "", err
-	}
-	defer t.restore()
-	return t.term.ReadLine()
-}
-
-func (t *typed) enter() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.left {
-		return io.EOF
-	}
-	old, err := term.MakeRaw(int(t.tty.Fd()))
+	text, err := h.saveAs(words[0], force)
 	if err != nil {
-		return fmt.Errorf("terminal: %w", err)
+		return err
 	}
-	t.before = old
+	h.say(text + "\n")
 	return nil
 }
 
-func (t *typed) restore() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.before != nil {
-		_ = term.Restore(int(t.tty.Fd()), t.before)
+// saveAs writes the session so far to a file, and says what is in it.
+func (h *holdSession) saveAs(path string, force bool) (string, error) {
+	ext := filepath.Ext(path)
+	if ext != ".yaml" && ext != ".yml" {
+		return "", fmt.Errorf("%s: irqlab run takes a file for a scenario if its name ends in .yaml", path)
 	}
-	t.before = nil
-}
-
-func (t *typed) leave() {
-	t.mu.Lock()
-	t.left = true
-	t.mu.Unlock()
-	t.restore()
-}
-
-// print writes above the line that is being typed, if one is.
-func (t *typed) print(text string) {
-	text = foreign.Text(text)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	w := t.out
-	if t.before != nil {
-		w = t.term
+	if _, err := os.Lstat(path); err == nil && !force {
+		return "", fmt.Errorf("%s is there, and was left as it is; %s %s --force writes over it", path, wordSave, path)
 	}
-	_, _ = io.WriteString(w, text)
-}
-
-// piped are lines from anything else.
-type piped struct {
-	in  *bufio.Scanner
-	mu  sync.Mutex
-	out io.Writer
-}
-
-func (p *piped) read(string) (string, error) {
-	if p.in.Scan() {
-		return p.in.Text(), nil
+	file, leftOut, err := h.se.Scenario(scenarios.NameFor(strings.TrimSuffix(filepath.Base(path), ext)), h.remarks...)
+	if err != nil {
+		return "", err
 	}
-	if err := p.in.Err(); errors.Is(err, bufio.ErrTooLong) {
-		return "", fmt.Errorf("standard input: a line of more than %d bytes is no step; one step on each line", bufio.MaxScanTokenSize)
-	} else if err != nil {
-		return "", fmt.Errorf("standard input: %w", err)
+	if err := replaceFile(path, func(w io.Writer) error { _, err := w.Write(file); return err }); err != nil {
+		return "", err
 	}
-	return "", io.EOF
+	text := fmt.Sprintf("%s has what you did; run it again: irqlab run %s", path, path)
+	for _, what := range leftOut {
+		text += "\nnot in it: " + what
+	}
+	return text, nil
 }
 
-func (p *piped) leave() {}
+// keep leaves the session in a directory as a scenario, while there is still a session.
+func (h *holdSession) keep(out string) error {
+	if _, err := h.saveAs(filepath.Join(out, sessionFile), true); err != nil {
+		return fmt.Errorf("--out: %w", err)
+	}
+	return nil
+}
 
-func (p *piped) print(text string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	_, _ = io.WriteString(p.out, foreign.Text(text))
+// What a session leaves in --out beside its console, trace and timeline.
+const (
+	sessionFile = "session.yaml"
+	pageFile    = "timeline.html"
+)
+
+// page makes a page of a session's timeline, and names all that is in the directory.
+func page(ctx context.Context, out string, a result.Artifacts) (names []string, err error) {
+	for _, name := range []string{sessionFile, a.Timeline, pageFile, a.Console, a.Trace} {
+		if name != "" {
+			names = append(names, name)
+		}
+	}
+	f, err := os.Open(filepath.Join(out, a.Timeline))
+	if err != nil {
+		return names, err
+	}
+	defer f.Close()
+	tl, _, err := timeline.Read(a.Timeline, f)
+	if err != nil {
+		return names, err
+	}
+	return names, replaceFile(filepath.Join(out, pageFile), func(w io.Writer) error { return tl.HTML(ctx, w, timeline.Filter{}, false) })
 }

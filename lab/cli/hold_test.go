@@ -3,14 +3,22 @@ package cli
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"irqlab/scenarios"
+	"irqlab/scenarios/result"
 )
 
-// A person holds the driver's probe, finds that the kernel lets no CPU go there, and lets the device go on.
+// A person holds the driver's probe, finds that the kernel lets no CPU go there, and lets the device go on. What was done is left as a scenario, and running that shows the same.
 func TestShellHold(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots a virtual machine")
@@ -19,34 +27,157 @@ func TestShellHold(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var out, errs bytes.Buffer
+	dir := filepath.Join(t.TempDir(), "session")
+	saved := filepath.Join(t.TempDir(), "early.yaml")
+	first := "offline 3\nunplug 0\nstatus\n"
 	commands := strings.Join([]string{
-		"offline 3", "unplug 0", "status", "wait-for held=no-such", "release", "release", "wait-for link=there", "up", "settle", "vectors", "offline 3", "log", "bogus",
+		"save " + saved, "save " + saved, "wait-for held=no-such", "release", "release", "wait-for link=there", "up", "settle", "vectors",
+		"offline 2-3", "offline 3", "online 2", "fire vectors=1 rounds=2", "vectors", "log", "bogus", "ofline 3", "help offline", "help",
+		"hold request:CONFIG_VPORT_RX as=x", "down", "wait-for held=x", "quit", "not reached",
 	}, "\n")
-	status := Run(ctx, []string{"shell", "--hold", "request:QUERY_DEV_CONFIG"}, Streams{In: strings.NewReader(commands), Out: &out, Err: &errs})
+	in := io.MultiReader(&reading{strings.NewReader(first), nil, func() { // while the prompt waits for more
+		_, after, _ := strings.Cut(out.String(), "\nVM ")
+		name, _, _ := strings.Cut(strings.TrimSpace(after), ",")
+		sshBeside(ctx, t, name)
+	}}, strings.NewReader(commands))
+	status := Run(ctx, []string{"shell", "--hold", "request:QUERY_DEV_CONFIG", "--out", dir}, Streams{In: in, Out: &out, Err: &errs})
 	if status != 0 {
 		t.Fatalf("status %d\n%s%s", status, &out, &errs)
 	}
-	at := 0
+	at, told := 0, strings.Join(strings.Fields(out.String()), " ")
 	for _, want := range []string{
-		"probe has come to request:QUERY_DEV_CONFIG, and the device stands still",
+		"probe has come to request:QUERY_DEV_CONFIG, and",
 		"device or resource busy", // CPUs cannot leave while the kernel probes a PCI driver
 		"boot CPU",
 		"HELD",
 		"request:QUERY_DEV_CONFIG (1)",
+		"early.yaml has what you did",
+		"was left as it is", // once more
 		"no-such",
+		"query-dev-config is released",
 		"release: the device is held at nothing",
+		"it has come, after",
+		"eth0 is up with 4 channels",
+		"5 vectors on their CPUs: HWC ",
 		"reading-1, CPUs 0-3 online",
+		"CPUs 2-3 offline; online: 0-1",
+		"CPU 3 was offline before; online: 0-1",
+		"CPU 2 online; online: 0-2",
+		"fired vector 1, 2 times; all were handled",
+		"reading-2, CPUs 0-2 online",
 		"smpboot: CPU 3 is now offline",
-		`unknown verb "bogus"`,
+		"bogus: there is no such word",
+		`did you mean "offline"?`,
+		"offline: LIST",
+		"save FILE.yaml",
+		"x is set: the device will stand at request:CONFIG_VPORT_RX",
 	} {
-		i := strings.Index(out.String()[at:], want)
+		i := strings.Index(told[at:], want)
 		if i < 0 {
 			t.Fatalf("no %q, or not in its place, in\n%s", want, &out)
 		}
 		at += i
 	}
-	if !strings.Contains(out.String(), "probe: done") {
-		t.Errorf("the end of the probe was not told:\n%s", &out)
+	for _, want := range []string{"probe: done", "the device stands at x"} {
+		if !strings.Contains(told, want) {
+			t.Errorf("%q was not told:\n%s", want, &out)
+		}
+	}
+	for line := range strings.Lines(out.String()) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > defaultWidth && !strings.Contains(line, dir[:20]) {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+	if said := errs.String(); strings.Contains(said, "overrides") || strings.Contains(said, "context") || strings.Contains(said, "ended:") || strings.Contains(said, "hung") {
+		t.Errorf("nobody asked for this: %s", said)
+	}
+	for _, name := range []string{"session.yaml", "timeline.jsonl", "timeline.html", "console.log", "trace.jsonl"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil || !strings.Contains(strings.Join(strings.Fields(errs.String()), " "), name) {
+			t.Errorf("%s: %v, told: %s", name, err, &errs)
+		}
+	}
+
+	var results, quiet bytes.Buffer
+	if status := Run(ctx, []string{"run", filepath.Join(dir, "session.yaml"), "--format", "json"}, Streams{In: strings.NewReader(""), Out: &results, Err: &quiet}); status != ExitPass {
+		file, _ := os.ReadFile(filepath.Join(dir, "session.yaml"))
+		t.Fatalf("run again: status %d\n%s\n%s%s", status, file, &results, &quiet)
+	}
+	var rep result.Report
+	if err := json.Unmarshal(results.Bytes(), &rep); err != nil {
+		t.Fatal(err)
+	}
+	for _, label := range []string{"reading-1", "reading-2"} {
+		o := rep.Cases[0].Find(label)
+		if o == nil {
+			t.Fatalf("no %s when it is run again:\n%s", label, &results)
+		}
+		_, table, _ := strings.Cut(out.String(), label+", CPUs ")
+		rows := map[string]map[string]string{}
+		var header []string
+		for line := range strings.Lines(table) {
+			switch f := strings.Fields(line); {
+			case len(rows) == len(o.Vectors):
+			case len(f) > 5 && f[0] == "vector":
+				header = f
+			case len(f) == len(header) && (f[1] == result.RoleHWC || f[1] == result.RoleQueue):
+				rows[f[0]] = map[string]string{}
+				for i, name := range header {
+					rows[f[0]][name] = f[i]
+				}
+			}
+		}
+		for _, v := range o.Vectors {
+			row := rows[strconv.Itoa(v.Index)]
+			if row == nil || row["role"] != v.Role || row["requested"] != v.Affinity.String() || row["effective"] != v.Effective.String() {
+				t.Errorf("%s, vector %d: %s, requested %s, effective %s when it is run again; in the session %q", label, v.Index, v.Role, v.Affinity, v.Effective, row)
+			}
+		}
+		if !strings.HasPrefix(table, o.Online.String()+" online") {
+			t.Errorf("%s: CPUs %s are online when it is run again", label, o.Online)
+		}
+	}
+}
+
+// sshBeside reaches a VM that a shell leads or sits in, whatever standard input is, while another ssh is there, too, and gets the command's own status.
+func sshBeside(ctx context.Context, t *testing.T, name string) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer null.Close()
+	open, write := io.Pipe() // nobody writes to it
+	defer write.Close()
+	long, stop := context.WithCancel(ctx)
+	var first sync.WaitGroup
+	first.Go(func() {
+		Run(long, []string{"ssh", name, "sleep", "1000"}, Streams{In: open, Out: io.Discard, Err: io.Discard})
+	})
+	defer first.Wait()
+	defer stop()
+	for _, tc := range []struct {
+		args   string
+		in     io.Reader
+		status int
+		want   string
+	}{
+		{"-- grep -c cpu /proc/stat", null, 0, "5\n"},
+		{"grep -c cpu /proc/stat", open, 0, "5\n"},
+		{"-- true", null, 0, ""},
+		{"-- cat", strings.NewReader("hello\n"), 0, "hello\n"},
+		{"false", null, 1, ""},
+		{"-- exit 3", strings.NewReader(""), 3, ""},
+		{"-- no-such-command", null, 127, ""},
+		{"", strings.NewReader("echo in\nexit 4\n"), 4, "in\n"},
+		{"", null, 0, ""},
+	} {
+		var out, errs bytes.Buffer
+		timed, cancel := context.WithTimeout(ctx, 25*time.Second) // less than a wait for the guest's one seat
+		status := Run(timed, append([]string{"ssh", name}, strings.Fields(tc.args)...), Streams{In: tc.in, Out: &out, Err: &errs})
+		cancel()
+		if status != tc.status || out.String() != tc.want {
+			t.Errorf("ssh %s with %T: status %d, %q; want %d, %q; %s", tc.args, tc.in, status, &out, tc.status, tc.want, &errs)
+		}
 	}
 }
 

@@ -36,6 +36,9 @@ type scenarioFlags struct {
 
 	cases  []string // to be run, of those there are then
 	expect []string // beside what the scenario says
+
+	bare    bool // only the machine counts, not what is done there and expected
+	implied bool // drivers are nobody's wish
 }
 
 func (f *scenarioFlags) register(fs *pflag.FlagSet) {
@@ -73,7 +76,7 @@ func (f *scenarioFlags) command(scenario, name string) string {
 
 // overrides turns the flags that were given into Overrides.
 func (f *scenarioFlags) overrides() (o scenarios.Overrides, err error) {
-	o = scenarios.Overrides{Kernels: f.kernels, Strategies: f.strategies, Drivers: f.drivers, Irqchips: f.irqchips}
+	o = scenarios.Overrides{Kernels: f.kernels, Strategies: f.strategies, Drivers: f.drivers, Irqchips: f.irqchips, Bare: f.bare, DriverImplied: f.implied}
 	if o.Shapes, err = parseAll("shape", f.shapes, shape.ParseShape); err != nil {
 		return o, err
 	}

@@ -5,21 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"sync/atomic"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/crypto/ssh"
 
 	"irqlab/lab/foreign"
 	"irqlab/lab/runner"
 	"irqlab/scenarios"
-	"irqlab/scenarios/nearest"
 )
 
 func newShell(s Streams) *cobra.Command {
 	var sf scenarioFlags
 	var mf machineFlags
-	var hold, during string
+	var hold, during, out string
 	cmd := &cobra.Command{
 		Use:   "shell [SCENARIO]",
 		Short: "Boot a scenario's VM with the function attached and give a terminal in it, or hold the device and give a prompt",
@@ -30,34 +32,54 @@ What the kernel refuses to be written is said, and gives status 1. Commands may 
 The guest has ethtool (-i, -S, -l, -L), modprobe, taskset, and cat, cp, dd, dmesg, find, grep, head, ip, kill, ls, lspci, lsmod, ps, sleep, sort, tail, tee, tr, uniq,
 wc, xargs and the like: ls /bin shows all. It has no sed, awk or compiler: what is printed, the host's can edit (echo cat /proc/interrupts | irqlab shell | awk …).
 
-A guest has one seat for people, which this shell takes: irqlab ssh waits for it. Run what is to go on beside it in the background (COMMAND &), or use --hold, which takes none.
+While it lasts, irqlab ssh NAME gives more shells and runs commands in the same VM, by the name that is shown here, as many as you like.
 
 With --hold the kernel's driver is started and the device stands still at a step of the protocol (irqlab list steps; nth=N for another than its first occurrence), while the driver
-is probed or, with --during, brings its link up or is reset. A prompt lets you take CPUs offline, unplug them, look around and release the device; help tells what it takes.`,
-		Example: "  irqlab shell\n  irqlab shell device-node --device-node 1 --kernel debian:6.18\n  irqlab shell --hold request:QUERY_DEV_CONFIG --during reset-service",
-		Args:    cobra.MaximumNArgs(1),
+is probed or does what --during says: any step that makes the device do something (up, down, set-channels, unload, reset-service …; what it needs before is done before). A prompt
+lets you take CPUs offline, unplug them, look around and release the device; help tells what it takes. save FILE.yaml writes what you did as a scenario for irqlab run; --out DIR
+leaves that, the timeline as a file and as a page, and the console.`,
+		Example: "  irqlab shell\n  irqlab shell device-node --device-node 1 --kernel debian:6.18\n  irqlab shell --hold request:QUERY_DEV_CONFIG --during reset-service\n" +
+			"  irqlab shell --hold request:DESTROY_WQ_OBJ --during set-channels=2 --out session",
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := mf.validate(); err != nil {
 				return usageError(err)
 			}
-			switch held := cmd.Flags().Changed("hold"); {
+			held := cmd.Flags().Changed("hold")
+			switch {
 			case !held && cmd.Flags().Changed("during"):
 				return usageError(errors.New("--during: says what leads to a hold; give --hold STEP, too"))
-			case !slices.Contains(durings, during):
-				return usageError(fmt.Errorf("--during: %w", nearest.Unknown("word", during, durings)))
+			case !held && cmd.Flags().Changed("out"):
+				return usageError(errors.New("--out: keeps what is done at a hold's prompt; give --hold STEP, too"))
 			case held && hold == "":
 				return usageError(errors.New("--hold: it is empty; give a STEP (irqlab list steps)"))
-			case held:
-				if _, err := scenarios.ParseStep(scenarios.VerbHold + " " + hold); err != nil {
+			case out == "" && cmd.Flags().Changed("out"):
+				return usageError(errors.New("--out: it is empty; give a new or empty directory"))
+			}
+			var at scenarios.Step
+			if held {
+				var err error
+				if at, err = scenarios.ParseStep(scenarios.VerbHold + " " + hold); err != nil {
 					return usageError(fmt.Errorf("--hold: %w", err))
 				}
 				if len(sf.drivers) == 0 {
-					sf.drivers = []string{scenarios.DriverMana} // who else speaks the protocol?
+					sf.drivers, sf.implied = []string{scenarios.DriverMana}, true // who else speaks the protocol?
 				}
 			}
+			sf.bare = true
 			cases, err := sf.plan(cmd.Context(), args, s)
 			if err != nil {
 				return err
+			}
+			c := &cases[0]
+			trigger, before, err := scenarios.LeadUp(during, c)
+			if held && err != nil {
+				return usageError(fmt.Errorf("--during: %w", err))
+			}
+			if held {
+				if err := scenarios.Reachable(at, c); err != nil {
+					return usageError(fmt.Errorf("--hold: %w", err))
+				}
 			}
 			cache, err := openCache(s)
 			if err != nil {
@@ -65,16 +87,23 @@ is probed or, with --during, brings its link up or is reset. A prompt lets you t
 			}
 			p := newProgress(s.Err)
 			o := runner.Options{Cache: cache, QEMU: mf.qemu, Accel: mf.accel, Start: mf.start, Keep: mf.keep, Progress: p.report}
-			if hold != "" {
-				return holdAt(cmd.Context(), &cases[0], o, s, p, hold, during)
+			if held {
+				h := &holdSession{s: s, driver: c.Driver, lines: newLines(s), first: at.Rule.Name}
+				h.remarks = []string{"What somebody did in a session of irqlab shell, to be run again: irqlab run FILE", "It began with: " + shellCommand(cmd, args)}
+				c.Kernel = absolute(c.Kernel)
+				return h.run(cmd.Context(), c, o, p, out, at, trigger, before)
 			}
-			vm, err := runner.Boot(cmd.Context(), &cases[0], o)
+			vm, err := runner.Boot(cmd.Context(), c, o)
 			p.close()
 			if err != nil {
 				return labError(err)
 			}
-			fmt.Fprintf(s.Err, "%s, case %s: VM %s with kernel %s\n", foreign.Line(cases[0].Scenario), foreign.Line(cases[0].Name), vm.Process().Name(), foreign.Line(vm.Kernel.Release))
-			client, err := vm.Access().Dial(cmd.Context())
+			fmt.Fprintf(s.Err, "%s, case %s: VM %s with kernel %s\n", foreign.Line(c.Scenario), foreign.Line(c.Name), vm.Process().Name(), foreign.Line(vm.Kernel.Release))
+			err = vm.Share(cmd.Context())
+			var client *ssh.Client
+			if err == nil {
+				client, err = vm.Access().Dial(cmd.Context())
+			}
 			if err == nil {
 				err = session(cmd.Context(), client, s, "")
 			}
@@ -87,35 +116,91 @@ is probed or, with --during, brings its link up or is reset. A prompt lets you t
 	sf.register(cmd.Flags())
 	mf.register(cmd.Flags())
 	cmd.Flags().StringVar(&hold, "hold", "", "hold the device at this `STEP` of the protocol, and give a prompt")
-	cmd.Flags().StringVar(&during, "during", scenarios.VerbProbe, "what leads to the hold: `probe`, up or reset-service")
+	cmd.Flags().StringVar(&during, "during", scenarios.VerbProbe, "what leads to the hold, a `STEP` of the experiment: probe, up, down, set-channels=2, unload, reset-service …")
+	cmd.Flags().StringVar(&out, "out", "", "with --hold: new or empty `directory` for the session as a scenario, its timeline, page and console")
 	return cmd
 }
 
-// holdAt starts the case's VM, brings the driver to where the device stands still, and gives a prompt.
-func holdAt(ctx context.Context, c *scenarios.Case, o runner.Options, s Streams, p *progress, hold, during string) error {
-	var led atomic.Bool // from then on the prompt tells
+// run starts the case's VM, brings the driver to where the device stands still, and gives a prompt.
+func (h *holdSession) run(ctx context.Context, c *scenarios.Case, o runner.Options, p *progress, out string, hold, trigger scenarios.Step, before []scenarios.Step) (err error) {
+	defer p.close()
+	if out != "" {
+		release, err := claim(out)
+		if err != nil {
+			return err
+		}
+		defer release()
+		o.Out = out
+	}
 	o.Status = func(st runner.Status) {
-		if !led.Load() {
+		if !h.led.Load() { // from then on the prompt tells
 			p.report(st.Stage, 0, 0)
 		}
 	}
-	se, err := runner.Open(ctx, c, o)
+	se, err := runner.Open(ctx, c, o, h.stood)
 	if err != nil {
-		p.close()
 		return labError(err)
 	}
-	h := &holdSession{s: s, se: se, lines: newLines(s)}
-	p.report("waiting for the device to come to "+hold, 0, 0)
-	err = h.begin(ctx, hold, during)
-	led.Store(true)
-	p.close()
+	h.se = se
+	if err := se.VM().Share(ctx); err != nil {
+		return closing(se, &exitError{ExitError, err})
+	}
+	p.report("waiting for the device to come to "+hold.Rule.Step, 0, 0)
+	err = h.begin(ctx, hold, trigger, before)
+	h.led.Store(true)
+	p.pause()
 	if err != nil {
 		err = &exitError{ExitError, err}
 	} else {
-		h.lines.print(fmt.Sprintf("kernel %s: %s has come to %s, and the device stands still. help tells what you can do.\n", se.VM().Kernel.Release, during, hold))
+		h.say(fmt.Sprintf("kernel %s: %s has come to %s, and the device stands still. help tells what you can do.\n", foreign.Line(se.VM().Kernel.Release), trigger, hold.Rule.Step))
 		err = h.loop(ctx)
 	}
-	return closing(se, err)
+	h.leaving.Store(true)
+	if out == "" {
+		return closing(se, err)
+	}
+	kept := h.keep(out)
+	if err = closing(se, err); exitStatus(err) == ExitError {
+		return err
+	}
+	names, perr := page(context.WithoutCancel(ctx), out, se.Artifacts())
+	if kept = errors.Join(kept, perr); kept != nil {
+		return &exitError{ExitError, errors.Join(err, kept)}
+	}
+	fmt.Fprint(h.s.Err, wrap(fmt.Sprintf("irqlab: %s holds %s", foreign.Line(out), strings.Join(names, ", ")), h.lines.width()))
+	return err
+}
+
+// shellCommand is how the session was begun, but for where its files went.
+func shellCommand(cmd *cobra.Command, args []string) string {
+	words := append([]string{"irqlab", "shell"}, args...)
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		for _, v := range values {
+			if f.Name != "out" {
+				words = append(words, "--"+f.Name+"="+v)
+			}
+		}
+	})
+	return strings.Join(words, " ")
+}
+
+// absolute is a kernel's SPEC that means the same in every directory.
+func absolute(spec string) string {
+	files := strings.Split(spec, ",")
+	for i, file := range files {
+		if _, err := os.Stat(file); err != nil {
+			return spec
+		}
+		var err error
+		if files[i], err = filepath.Abs(file); err != nil {
+			return spec
+		}
+	}
+	return strings.Join(files, ",")
 }
 
 // closing ends what a shell ran in. A VM that cannot be ended is the lab's error, whatever the shell's status was.

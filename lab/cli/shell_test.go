@@ -22,3 +22,14 @@ func TestClosing(t *testing.T) {
 		}
 	}
 }
+
+// A saved session says with which flags it was begun.
+func TestShellCommand(t *testing.T) {
+	cmd := newShell(Streams{})
+	if err := cmd.ParseFlags([]string{"--hold", "vector:2 nth=2", "--out", "x", "--driver", "vfio", "--pressure", "a=none", "--pressure", "b=nvme:queues=4"}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := shellCommand(cmd, []string{"low-vcpu"}), "irqlab shell low-vcpu --driver=vfio --hold=vector:2 nth=2 --pressure=a=none --pressure=b=nvme:queues=4"; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}

@@ -23,9 +23,9 @@ func newSSH(s Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ssh NAME [COMMAND…]",
 		Short: "Run a command, or a shell, in a running VM",
-		Long: `ssh reaches a VM that another irqlab process is running (irqlab shell --hold, a test that uses the Go API), by the name that process shows. A guest has one seat for
-people: while a shell, an ssh or a proxy has it, others wait for it, ` + fmt.Sprint(handshake) + ` at most.
-Without a COMMAND it gives a terminal. A VM that is still booting is waited for. The exit status is the command's own; 125 when the guest cannot be reached.`,
+		Long: `ssh reaches a VM that another irqlab process is running, by the name that process shows: irqlab shell, with or without --hold, lets in as many as come. A test that uses the Go
+API without VM.Share has one seat: while an ssh or a proxy has it, others wait for it, ` + fmt.Sprint(handshake) + ` at most.
+Without a COMMAND it gives a terminal. A -- may stand before the COMMAND. A VM that is still booting is waited for. The exit status is the command's own; 125 when the guest cannot be reached.`,
 		Example: "  irqlab ssh low-vcpu-numa-aware cat /proc/interrupts",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -34,7 +34,11 @@ Without a COMMAND it gives a terminal. A VM that is still booting is waited for.
 				return &exitError{ExitError, err}
 			}
 			defer client.Close()
-			return session(cmd.Context(), client, s, strings.Join(args[1:], " "))
+			command := args[1:]
+			if len(command) > 0 && command[0] == "--" { // as where flags may follow a name: it sets the command apart
+				command = command[1:]
+			}
+			return session(cmd.Context(), client, s, strings.Join(command, " "))
 		},
 	}
 	cmd.Flags().SetInterspersed(false) // what follows the name is the command's, dashes and all
@@ -87,6 +91,7 @@ func relay(ctx context.Context, conn lab.Stream, s Streams) error {
 // Times of waiting for a VM that boots.
 const (
 	reachPoll = 100 * time.Millisecond
+	silence   = 5 * time.Second // after which somebody who waits for a seat is told so
 	reachGap  = 5 * time.Second // from the end of the VM that is saved to the start of its fork, under the same name
 )
 
@@ -121,8 +126,12 @@ func dial(ctx context.Context, s Streams, name string) (*ssh.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, handshake, fmt.Errorf("no answer from the guest in %s; its only seat may be taken by an irqlab shell, ssh or proxy: try again when that has ended", handshake))
+	ctx, cancel := context.WithTimeoutCause(ctx, handshake, fmt.Errorf("no answer from the guest in %s; its only seat may be taken by another ssh or proxy: try again when that has ended", handshake))
 	defer cancel()
+	slow := time.AfterFunc(silence, func() {
+		fmt.Fprintf(s.Err, "irqlab: VM %s: no answer yet; its only seat may be taken by another ssh or proxy; waiting for it, %s at most\n", name, handshake)
+	})
+	defer slow.Stop()
 	client, err := access.Dial(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("VM %s: %w", name, err)

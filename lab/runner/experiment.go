@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,6 +49,7 @@ type experiment struct {
 	replugs int                // for so many CPUs plugged in again there must be room, whatever the steps
 
 	takes []string // files the VM was started from
+	place string   // below Options.Out, where its files go; "": the case's own
 
 	fallen time.Duration // when a step ended the experiment, on the trace's clock; 0: none did
 	held   []string      // the rules that held the device then
@@ -240,10 +242,10 @@ func (e *experiment) boot(ctx context.Context) error {
 	cfg := e.config()
 	cfg.Takes = func(files ...string) { e.takes = append(e.takes, files...) }
 	if e.opts.Out != "" {
-		if err := os.MkdirAll(filepath.Join(e.opts.Out, dir(e.c)), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(e.opts.Out, e.dir()), 0o755); err != nil {
 			return err
 		}
-		e.out.Artifacts.Console = filepath.Join(dir(e.c), "console.log")
+		e.out.Artifacts.Console = filepath.Join(e.dir(), "console.log")
 		cfg.ConsoleFile = filepath.Join(e.opts.Out, e.out.Artifacts.Console)
 	}
 	var err error
@@ -428,6 +430,9 @@ func (e *experiment) finish(ctx context.Context, err error) {
 	}
 }
 
+// dir is where the experiment's files go, below Options.Out.
+func (e *experiment) dir() string { return cmp.Or(e.place, dir(e.c)) }
+
 // keptConsole says what of the console is missing from the file that was asked for.
 func (e *experiment) keptConsole() error {
 	if err := e.vm.Console().FileError(); e.opts.Out != "" && err != nil {
@@ -441,7 +446,7 @@ func (e *experiment) keepTrace() error {
 	if e.opts.Out == "" || e.fn == nil {
 		return nil
 	}
-	e.out.Artifacts.Trace = filepath.Join(dir(e.c), "trace.jsonl")
+	e.out.Artifacts.Trace = filepath.Join(e.dir(), "trace.jsonl")
 	f, err := os.Create(filepath.Join(e.opts.Out, e.out.Artifacts.Trace))
 	if err != nil {
 		return err

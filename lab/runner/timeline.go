@@ -107,7 +107,7 @@ func (e *experiment) keepTimeline() error {
 	h.Notes = e.guest.notes
 	h.Question, h.Driver, h.Strategy, h.Reasons, h.Known = e.c.Question, e.c.Driver, e.c.Strategy, e.out.Reasons, e.out.Known
 	h.Final = final(e.out.Observations)
-	e.out.Artifacts.Timeline = filepath.Join(dir(e.c), "timeline.jsonl")
+	e.out.Artifacts.Timeline = filepath.Join(e.dir(), "timeline.jsonl")
 	f, err := os.Create(filepath.Join(e.opts.Out, e.out.Artifacts.Timeline))
 	if err != nil {
 		return fmt.Errorf("the timeline was not kept: %w", err)

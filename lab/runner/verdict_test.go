@@ -73,14 +73,14 @@ func TestLyingEffectiveMask(t *testing.T) {
 	c := plan(t, sc, err, scenarios.Overrides{})[0]
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
-	s, err := Open(ctx, &c, Options{Start: lab.StartAuto})
+	s, err := Open(ctx, &c, Options{Start: lab.StartAuto}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
 	do := func(step scenarios.Step) {
 		t.Helper()
-		if err := s.Do(step); err != nil {
+		if _, err := s.Do(step); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -97,7 +97,7 @@ func TestLyingEffectiveMask(t *testing.T) {
 		t.Fatal(err)
 	}
 	script := "echo 1 > /lie"
-	for _, v := range s.Observation().Vectors[1:] {
+	for _, v := range s.Observation("honest").Vectors[1:] {
 		script += fmt.Sprintf("; mount -t none -o bind /lie /proc/irq/%d/effective_affinity_list", v.IRQ)
 	}
 	if out, err := sh.CombinedOutput(script); err != nil {
@@ -106,12 +106,12 @@ func TestLyingEffectiveMask(t *testing.T) {
 	do(scenarios.Step{Verb: scenarios.VerbFire}) // which moves it to CPU 0
 	do(scenarios.Step{Verb: scenarios.VerbFire})
 	do(scenarios.Step{Verb: scenarios.VerbObserve, Label: "fired"})
-	if v := s.Observation().Vectors[1]; v.Effective.String() != "1" || v.Handled.String() != "0" { // settling moved it
+	if v := s.Observation("fired").Vectors[1]; v.Effective.String() != "1" || v.Handled.String() != "0" { // settling moved it
 		t.Errorf("after firing: vector 1 effective %s, handled on %s; the lie is 1, and it is on 0", v.Effective, v.Handled)
 	}
 	do(scenarios.Step{Verb: scenarios.VerbSettle})
 	do(scenarios.Step{Verb: scenarios.VerbObserve, Label: scenarios.LabelSettled})
-	o := s.Observation()
+	o := s.Observation(scenarios.LabelSettled)
 	for _, v := range o.Vectors[1:] {
 		if want := cpulist.New(v.Index - 1); v.Effective.String() != "1" || v.Handled.String() != want.String() {
 			t.Errorf("vector %d: effective %s, handled on %s; the lie is 1, and it is on %s", v.Index, v.Effective, v.Handled, want)
