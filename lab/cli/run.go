@@ -280,6 +280,7 @@ func replaceFile(path string, write func(io.Writer) error) error {
 func newRun(s Streams) *cobra.Command {
 	var sf scenarioFlags
 	var rf runFlags
+	var bisect bool
 	cmd := &cobra.Command{
 		Use:   "run [SCENARIO…]",
 		Short: "Run scenarios and show where every vector landed",
@@ -296,14 +297,14 @@ node, are left out, and named. Driver mana has no strategy: with --driver vfio -
 Cases run side by side as far as --jobs goes, forks of one machine's snapshot together; results come in the order of the cases. An interrupted run shows what has ended
 and says how many cases did not; --out's results.json is kept up to date while the run goes on.
 
-Exit status: 0 every case passed, or was observed: it expects nothing, or a flag took away what it expects; 1 a case failed: the kernel or driver did not do what was expected; 2 bad usage or input file;
-125 the lab could not tell (and if both happen); 130 interrupted. ` + "`git bisect run`" + ` skips a commit on 125. Nobody is blamed for what happened while irqlab or
-QEMU was stopped, or on a kernel whose file is not what it was; a VM takes a descriptor for each vector, twice over under KVM, and too low a hard limit (ulimit -Hn) is 125, too.`,
+Exit status: 0 every case passed, or was observed: it expects nothing, or a flag took away what it expects; 1 a case failed; 2 bad usage or input; 125 the lab could
+not tell (and if both happen); 130 interrupted. With --bisect it is what git bisect run takes them for: irqlab help exit-status has all of it.`,
 		Example: `  irqlab run
   irqlab run low-vcpu --strategy linear --strategy unset --format json
   irqlab run vector-boundary --kernel ~/linux --out results
   irqlab run faults --kernel debian:7.3
   irqlab run unplug-during-reset --kernel debian:7.3 --case surplus-2 --timeline
+  git bisect run sh -c 'make olddefconfig && make -j8 || exit 125; irqlab run spread --kernel . --bisect'
   irqlab run my.yaml --shape sockets=2,cores=4,threads=2,nodes=2,memory=1G --device-node 1
   irqlab run alternatives --pressure none --kernel debian:6.18 --kernel debian:7.3 --shape cores=2 --shape cores=8   # 8 strategies x 2 kernels x 2 shapes`,
 		ValidArgs: slices.Concat(scenarios.Shipped(), []string{scenarios.FaultsName}, scenarios.Faults()),
@@ -320,6 +321,11 @@ QEMU was stopped, or on a kernel whose file is not what it was; a VM takes a des
 			cases, err := sf.plan(cmd.Context(), args, s)
 			if err != nil {
 				return err
+			}
+			if bisect {
+				if err := judged(cases); err != nil {
+					return usageError(err)
+				}
 			}
 			if rf.timeline && rf.out == "" {
 				if rf.out, err = os.MkdirTemp("", "irqlab-run-"); err != nil {
@@ -361,6 +367,7 @@ QEMU was stopped, or on a kernel whose file is not what it was; a VM takes a des
 	rf.register(cmd.Flags())
 	cmd.Flags().StringArrayVar(&sf.cases, "case", nil, "run this case of the scenario (`NAME`) only, and what flags and lists make of it; may be repeated")
 	cmd.Flags().StringArrayVar(&sf.expect, "expect", nil, "expect this, too, of every case, as a scenario's expect would (`KEY=VALUE`): clustered=false, queues-within=0-1, log=any; may be repeated")
+	cmd.Flags().BoolVar(&bisect, "bisect", false, "for git bisect run: 0 good, 1 bad, 125 where this commit tells nothing (no kernel, no driver, an error), 128 where no commit\nwould (bad usage, this machine): git stops there (irqlab help exit-status)")
 	cmd.Flags().BoolVar(&rf.timeline, "timeline", false, "show each case's timeline after the table; --out keeps them, for irqlab timeline --html")
 	return cmd
 }
