@@ -54,7 +54,7 @@ func TestDoctorOnABareMachine(t *testing.T) {
 // Where the guest's agent is in the cache a run needs no Go, and the doctor does not say that it does.
 func TestDoctorWithoutGo(t *testing.T) {
 	c := newCache(t)
-	src, err := sourceDir(t.Context())
+	src, err := compiledIn()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestDoctorWithoutGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", t.TempDir())
-	if k := c.checkGo(t.Context()); k.Status != Warn || k.Remedy == "" {
+	if k := c.checkGo(t.Context(), source{dir: src}); k.Status != Warn || k.Remedy == "" {
 		t.Errorf("%+v; want a warning", k)
 	}
 }

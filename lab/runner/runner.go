@@ -74,6 +74,9 @@ func Run(ctx context.Context, cases []scenarios.Case, o Options) (result.Report,
 	if err != nil {
 		return r.report, err
 	}
+	if err := o.Cache.CheckGuest(ctx); err != nil {
+		return r.report, err
+	}
 	q, err := o.Cache.QEMU(ctx, o.QEMU, o.Progress)
 	if err != nil {
 		return r.report, fmt.Errorf("QEMU: %w", err)
