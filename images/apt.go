@@ -27,6 +27,16 @@ import (
 // ErrNoApt says that packages cannot be had here.
 var ErrNoApt = errors.New("no apt-get on this machine, so nothing can be fetched: give --qemu PATH and --kernel PATH")
 
+// NoArchiveError says that this host's apt knows no Debian archive, or cannot verify one.
+type NoArchiveError struct{ Problem string }
+
+func (e *NoArchiveError) Error() string { return e.Problem }
+
+// Unobtainable reports whether err, of Kernel, QEMU, Initramfs or CheckGuest, says that something cannot be had on this machine as it is: neither is it there, nor can it be fetched or built.
+func Unobtainable(err error) bool {
+	return errors.Is(err, ErrNoApt) || errors.As(err, new(*NoArchiveError)) || errors.As(err, new(*AptError)) || errors.As(err, new(*NoGoError)) || errors.As(err, new(*NoSourceError))
+}
+
 const (
 	aptLock = "apt" // held by whoever runs apt-get on the private state
 	aptKind = "apt" // of the private state in a list of the cache
@@ -99,7 +109,7 @@ func findKeyring() (string, error) {
 			return k, nil
 		}
 	}
-	return "", fmt.Errorf("packages cannot be verified: Debian's archive keys are not in %s (install debian-archive-keyring, or give --qemu PATH and --kernel PATH)", keyrings[1])
+	return "", &NoArchiveError{fmt.Sprintf("packages cannot be verified: Debian's archive keys are not in %s (install debian-archive-keyring, or give --qemu PATH and --kernel PATH)", keyrings[1])}
 }
 
 func (a *apt) writeConfig() error {
@@ -628,7 +638,7 @@ func hostMirror(ctx context.Context) (string, error) {
 	if m, ok := chooseMirror(parseTargets(out.String())); ok {
 		return m, nil
 	}
-	return "", fmt.Errorf("the host's apt sources name no mirror of Debian's main archive: set %s to the URL of one, or give --qemu PATH and --kernel PATH", MirrorVariable)
+	return "", &NoArchiveError{fmt.Sprintf("the host's apt sources name no mirror of Debian's main archive: set %s to the URL of one, or give --qemu PATH and --kernel PATH", MirrorVariable)}
 }
 
 // openCompressed opens a file that apt stored, decompressing by its suffix.

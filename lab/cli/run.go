@@ -447,8 +447,8 @@ func (f *scenarioFlags) plan(ctx context.Context, names []string, s Streams) ([]
 		}
 		cases = append(cases, more...)
 	}
-	if cases, err = selected(cases, f.cases); err != nil {
-		return nil, usageError(err)
+	if cases, err = scenarios.Select(cases, f.cases); err != nil {
+		return nil, usageError(fmt.Errorf("--case: %w", err))
 	}
 	given, err := parseAll("expect", f.expect, scenarios.ParseExpectation)
 	if err != nil {
@@ -460,31 +460,6 @@ func (f *scenarioFlags) plan(ctx context.Context, names []string, s Streams) ([]
 	scenarios.Disambiguate(cases) // a scenario may be named twice, or two files may give theirs one name
 	return cases, nil
 }
-
-// selected are the cases with a name that was asked for, or that begins with it and a slash; all, where none was.
-func selected(cases []scenarios.Case, want []string) ([]scenarios.Case, error) {
-	if len(want) == 0 {
-		return cases, nil
-	}
-	names := make([]string, len(cases))
-	for i, c := range cases {
-		names[i] = c.Name
-	}
-	var out []scenarios.Case
-	for _, c := range cases {
-		if slices.ContainsFunc(want, func(w string) bool { return isCase(c.Name, w) }) {
-			out = append(out, c)
-		}
-	}
-	for _, w := range want {
-		if !slices.ContainsFunc(names, func(name string) bool { return isCase(name, w) }) {
-			return nil, fmt.Errorf("--case: %w", nearest.Unknown("case", w, names))
-		}
-	}
-	return out, nil
-}
-
-func isCase(name, want string) bool { return name == want || strings.HasPrefix(name, want+"/") }
 
 // load reads a scenario: a file if the word looks like a path, else a shipped one.
 func load(ctx context.Context, name string) (*scenarios.Scenario, error) {
