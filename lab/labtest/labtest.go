@@ -83,11 +83,7 @@ func RunScenario(t *testing.T, scenario string, options ...Option) {
 			w := &waiting{c: c, done: make(chan struct{})}
 			chosen = append(chosen, w)
 			t.Parallel() // stands until the calling test returns: by then it is known which cases were chosen
-			select {
-			case <-w.done:
-			case <-t.Context().Done():
-				t.Fatalf("irqlab: %v", context.Cause(t.Context()))
-			}
+			<-w.done
 			w.tell(t)
 		})
 	}
@@ -169,7 +165,11 @@ func alone(ctx context.Context, cases []scenarios.Case, o runner.Options) (resul
 	case <-ctx.Done():
 		return result.Report{}, context.Cause(ctx)
 	}
-	return runner.Run(ctx, cases, o)
+	rep, err := runner.Run(ctx, cases, o)
+	if ctx.Err() != nil {
+		err = context.Cause(ctx) // which says whose time was over
+	}
+	return rep, err
 }
 
 // keep writes the results next to what the cases left.
