@@ -213,15 +213,26 @@ func (c *Cache) checkPackages(ctx context.Context) Check {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return bad(errors.New("no apt-get on this machine"), byPath)
 	}
+	var problems, remedies []string // all of them: a host of another distribution has two
+	lacks := func(err error) {
+		var no *NoArchiveError
+		if !errors.As(err, &no) {
+			no = &NoArchiveError{err.Error(), "mend the host's apt configuration"}
+		}
+		problems, remedies = append(problems, no.Problem), append(remedies, no.Remedy)
+	}
 	if _, err := findKeyring(); err != nil {
-		return bad(err, "install debian-archive-keyring")
+		lacks(err)
 	}
 	mirror := c.apt.mirror
 	if mirror == "" {
 		var err error
 		if mirror, err = hostMirror(ctx); err != nil {
-			return bad(err, "add a Debian mirror to the host's apt sources, set "+MirrorVariable+", or "+byPath)
+			lacks(err)
 		}
+	}
+	if len(problems) > 0 {
+		return bad(errors.New(strings.Join(problems, "; ")), strings.Join(remedies, ", and ")+"; or "+byPath+" (docs/mirrors.md)")
 	}
 	named := "the host's apt sources name it"
 	if os.Getenv(MirrorVariable) != "" {

@@ -139,7 +139,7 @@ func prepare(ctx context.Context, cfg Config) (b boot, reason string, err error)
 	}
 	bin, err := cfg.Cache.QEMU(ctx, cfg.QEMU, cfg.Progress)
 	if err != nil {
-		return b, "", fmt.Errorf("QEMU: %w", err)
+		return b, "", err // names QEMU
 	}
 	kernel, err := cfg.Cache.Kernel(ctx, cfg.Kernel, cfg.Progress)
 	if err != nil {

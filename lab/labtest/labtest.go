@@ -22,7 +22,7 @@ import (
 	"irqlab/scenarios/result"
 )
 
-// RequireVariable, set to anything, makes a failure of every skip for want of something: for CI, where a suite that skips itself looks like one that passes.
+// RequireVariable makes, set to anything, a failure of every skip for want of something: for CI, where a suite that skips itself looks like one that passes.
 const RequireVariable = "IRQLAB_TEST_REQUIRE"
 
 // grace is what a test keeps of the time that -timeout leaves it, to end its VMs and to tell what came of them: package testing ends the process without a word of either.

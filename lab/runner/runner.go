@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -79,7 +78,7 @@ func Run(ctx context.Context, cases []scenarios.Case, o Options) (result.Report,
 	}
 	q, err := o.Cache.QEMU(ctx, o.QEMU, o.Progress)
 	if err != nil {
-		return r.report, fmt.Errorf("QEMU: %w", err)
+		return r.report, err // names QEMU
 	}
 	accel, reason, err := lab.ChooseAccel(o.Accel)
 	if err != nil {
