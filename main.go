@@ -2,9 +2,19 @@
 package main
 
 import (
+	"embed"
 	"os"
 
+	"irqlab/images"
 	"irqlab/lab/cli"
 )
 
-func main() { os.Exit(cli.Main()) }
+// source is what the guest's agent is built from, wherever irqlab is run.
+//
+//go:embed go.mod go.sum guestagent
+var source embed.FS
+
+func main() {
+	images.Source = source
+	os.Exit(cli.Main())
+}

@@ -27,6 +27,18 @@ import (
 // ErrNoApt says that packages cannot be had here.
 var ErrNoApt = errors.New("no apt-get on this machine, so nothing can be fetched: give --qemu PATH and --kernel PATH")
 
+// NoArchiveError says that this host's apt knows no Debian archive, or cannot verify one.
+type NoArchiveError struct{ Problem, Remedy string }
+
+func (e *NoArchiveError) Error() string {
+	return e.Problem + " (" + e.Remedy + ", or give --qemu PATH and --kernel PATH)"
+}
+
+// Unobtainable reports whether err, of Kernel, QEMU, Initramfs or CheckGuest, says that something cannot be had on this machine as it is: neither is it there, nor can it be fetched or built.
+func Unobtainable(err error) bool {
+	return errors.Is(err, ErrNoApt) || errors.As(err, new(*NoArchiveError)) || errors.As(err, new(*AptError)) || errors.As(err, new(*NoGoError)) || errors.As(err, new(*NoSourceError))
+}
+
 const (
 	aptLock = "apt" // held by whoever runs apt-get on the private state
 	aptKind = "apt" // of the private state in a list of the cache
@@ -99,7 +111,7 @@ func findKeyring() (string, error) {
 			return k, nil
 		}
 	}
-	return "", fmt.Errorf("packages cannot be verified: Debian's archive keys are not in %s (install debian-archive-keyring, or give --qemu PATH and --kernel PATH)", keyrings[1])
+	return "", &NoArchiveError{"packages cannot be verified: Debian's archive keys are not in " + keyrings[len(keyrings)-1], "install debian-archive-keyring"}
 }
 
 func (a *apt) writeConfig() error {
@@ -607,11 +619,14 @@ func (c *Cache) mirrorOrigin() string {
 // hostSources are the files that name the host's mirrors.
 var hostSources = []string{"/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources"}
 
+// mirrorRemedy is what helps where no mirror is known.
+const mirrorRemedy = "set " + MirrorVariable + " to the URL of one, that which has dists/ and pool/ below it, such as http://mirror.example.org/debian"
+
 // hostMirror asks the host's own apt which mirror it uses, unless MirrorVariable names one.
 func hostMirror(ctx context.Context) (string, error) {
 	if m := os.Getenv(MirrorVariable); m != "" {
 		if u, err := url.Parse(m); err != nil || u.Scheme == "" || strings.ContainsAny(m, " \t\n[]") {
-			return "", fmt.Errorf("%s=%s: not a URL", MirrorVariable, redact(m))
+			return "", &NoArchiveError{fmt.Sprintf("%s=%s: not a URL", MirrorVariable, redact(m)), mirrorRemedy}
 		}
 		return m, nil
 	}
@@ -628,7 +643,7 @@ func hostMirror(ctx context.Context) (string, error) {
 	if m, ok := chooseMirror(parseTargets(out.String())); ok {
 		return m, nil
 	}
-	return "", fmt.Errorf("the host's apt sources name no mirror of Debian's main archive: set %s to the URL of one, or give --qemu PATH and --kernel PATH", MirrorVariable)
+	return "", &NoArchiveError{"the host's apt sources name no mirror of Debian's main archive", mirrorRemedy}
 }
 
 // openCompressed opens a file that apt stored, decompressing by its suffix.

@@ -2,13 +2,13 @@ package images
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"time"
 
@@ -41,7 +41,8 @@ func (c *Cache) Doctor(ctx context.Context) []Check {
 	if packages.Status == Fail && haveQEMU && haveKernel {
 		packages.Status = Warn // what is cached will do
 	}
-	return []Check{qemu, kernel, checkKVM(), checkMemory(), c.checkDisk(haveQEMU && haveKernel), packages, c.checkGo(ctx)}
+	source, src := c.checkSource(ctx)
+	return []Check{qemu, kernel, checkKVM(), checkMemory(), c.checkDisk(haveQEMU && haveKernel), packages, source, c.checkGo(ctx, src)}
 }
 
 func (c *Cache) checkQEMU(ctx context.Context, fetchable bool) (Check, bool) {
@@ -212,15 +213,26 @@ func (c *Cache) checkPackages(ctx context.Context) Check {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return bad(errors.New("no apt-get on this machine"), byPath)
 	}
+	var problems, remedies []string // all of them: a host of another distribution has two
+	lacks := func(err error) {
+		var no *NoArchiveError
+		if !errors.As(err, &no) {
+			no = &NoArchiveError{err.Error(), "mend the host's apt configuration"}
+		}
+		problems, remedies = append(problems, no.Problem), append(remedies, no.Remedy)
+	}
 	if _, err := findKeyring(); err != nil {
-		return bad(err, "install debian-archive-keyring")
+		lacks(err)
 	}
 	mirror := c.apt.mirror
 	if mirror == "" {
 		var err error
 		if mirror, err = hostMirror(ctx); err != nil {
-			return bad(err, "add a Debian mirror to the host's apt sources, set "+MirrorVariable+", or "+byPath)
+			lacks(err)
 		}
+	}
+	if len(problems) > 0 {
+		return bad(errors.New(strings.Join(problems, "; ")), strings.Join(remedies, ", and ")+"; or "+byPath+" (docs/mirrors.md)")
 	}
 	named := "the host's apt sources name it"
 	if os.Getenv(MirrorVariable) != "" {
@@ -275,34 +287,40 @@ func (c *Cache) askMirror(ctx context.Context, mirror string) error {
 	return nil
 }
 
-// checkGo looks for what the initramfs is built with.
-func (c *Cache) checkGo(ctx context.Context) Check {
+// checkSource looks for what the guest's agent is built from.
+func (c *Cache) checkSource(ctx context.Context) (Check, source) {
+	k := Check{Name: "source", Status: OK}
+	src, err := c.source(ctx)
+	if err != nil {
+		k.Status, k.Detail, k.Remedy = Fail, err.Error(), "see irqlab --version, check that version out, and set "+SourceVariable+" to the checkout"
+		var none *NoSourceError
+		if errors.As(err, &none) {
+			k.Detail = "of the guest's agent: " + strings.Join(none.Tried, "; ")
+		}
+		return k, src
+	}
+	k.Detail = fmt.Sprintf("of the guest's agent: %s (%s)", src.dir, src.found)
+	return k, src
+}
+
+// checkGo looks for what builds the guest's agent from its source, if that was found.
+func (c *Cache) checkGo(ctx context.Context, src source) Check {
 	k := Check{Name: "go", Status: OK}
 	goTool, err := exec.LookPath("go")
 	if err == nil {
-		var out bytes.Buffer
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
-		cmd := exec.CommandContext(ctx, goTool, "version")
-		cmd.Stdout = &out
-		if err = runOwned(ctx, cmd); err == nil {
-			k.Detail = strings.TrimSpace(out.String())
-		}
+		k.Detail, err = goVersion(ctx, goTool, cmp.Or(src.dir, "/")) // the source says which it wants
+	}
+	switch {
+	case err == nil:
+	case src.dir != "" && c.hasBusybox(src.dir):
+		k.Status, k.Detail = Warn, "no go that works, but what it is needed for, the guest's agent, is in the cache" // which will do
+	default:
+		k.Status, k.Detail = Fail, fmt.Sprintf("the guest's agent cannot be built: %v", err)
 	}
 	if err != nil {
-		k.Status, k.Detail, k.Remedy = Fail, fmt.Sprintf("the guest's initramfs cannot be built: %v", err), "install Go (package golang, or from go.dev) and put it in $PATH"
-		if src, err := sourceDir(ctx); err == nil {
-			if key, err := busyboxKey(src, runtime.Version()); err == nil && c.has(busyboxKind, key) {
-				k.Status = Warn // what is cached will do
-				k.Detail = "no go, but what it is needed for, the guest's agent, is in the cache"
-			}
-		}
-		return k
-	}
-	if dir, err := sourceDir(ctx); err != nil {
-		k.Status, k.Detail, k.Remedy = Fail, err.Error(), "run irqlab from its checkout, or set IRQLAB_SOURCE to it"
-	} else {
-		k.Detail += ", source in " + dir
+		k.Remedy = "install Go (package golang, or from go.dev) and put it in $PATH"
 	}
 	return k
 }

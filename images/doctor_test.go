@@ -2,7 +2,9 @@ package images
 
 import (
 	"context"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -54,7 +56,7 @@ func TestDoctorOnABareMachine(t *testing.T) {
 // Where the guest's agent is in the cache a run needs no Go, and the doctor does not say that it does.
 func TestDoctorWithoutGo(t *testing.T) {
 	c := newCache(t)
-	src, err := sourceDir(t.Context())
+	src, err := compiledIn()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +70,7 @@ func TestDoctorWithoutGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", t.TempDir())
-	if k := c.checkGo(t.Context()); k.Status != Warn || k.Remedy == "" {
+	if k := c.checkGo(t.Context(), source{dir: src}); k.Status != Warn || k.Remedy == "" {
 		t.Errorf("%+v; want a warning", k)
 	}
 }
@@ -95,4 +97,49 @@ func TestDoctorWithAMirror(t *testing.T) {
 	if s := status(); s["packages"] != Fail || s["kernel"] != Fail {
 		t.Errorf("statuses %v after the mirror went away; want packages and kernel to fail", s)
 	}
+}
+
+// A host whose apt knows Ubuntu's archive only is told what it lacks, and lacks nothing once that is done.
+func TestDoctorOnUbuntu(t *testing.T) {
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "ubuntu.sources"), []byte("Types: deb\nURIs: http://archive.example.org/ubuntu/\nSuites: noble noble-updates\nComponents: main universe\n"+
+		"Signed-By: /usr/share/keyrings/ubuntu-archive-keyring.gpg\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(t.TempDir(), "apt.conf")
+	if err := os.WriteFile(config, []byte(`Dir::Etc::sourcelist "/dev/null"; Dir::Etc::sourceparts "`+dir+`";`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("APT_CONFIG", config)
+	t.Setenv(MirrorVariable, "")
+	found := keyrings
+	t.Cleanup(func() { keyrings = found })
+	keyrings = []string{filepath.Join(dir, "debian-archive-keyring.gpg")}
+	c := newCache(t)
+	wants := func(status Status, detail, remedy string) {
+		t.Helper()
+		if k := c.checkPackages(t.Context()); k.Status != status || !strings.Contains(k.Detail, detail) || !strings.Contains(k.Remedy, remedy) {
+			t.Errorf("%+v; want %s, %q, remedy %q", k, status, detail, remedy)
+		}
+	}
+	wants(Fail, "Debian's archive keys are not in "+keyrings[0]+"; the host's apt sources name no mirror of Debian's main archive", "install debian-archive-keyring, and set "+MirrorVariable)
+	if err := os.WriteFile(keyrings[0], nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wants(Fail, "the host's apt sources name no mirror", "set "+MirrorVariable)
+	_, err := c.fetchQEMU(t.Context(), nil)
+	if no := new(NoArchiveError); !errors.As(err, &no) || !Unobtainable(err) || !strings.Contains(err.Error(), "set "+MirrorVariable) {
+		t.Errorf("error %v; want a *NoArchiveError that says what to set", err)
+	}
+	t.Setenv(MirrorVariable, "mirror.example.org/debian")
+	wants(Fail, "not a URL", "such as http://")
+	a := newArchive(t)
+	a.mu.Lock()
+	a.files["/dists/"+qemuSuite+"/InRelease"] = []byte("Origin: Debian\n")
+	a.mu.Unlock()
+	t.Setenv(MirrorVariable, a.URL)
+	wants(OK, a.URL+" ("+MirrorVariable+" names it)", "")
 }

@@ -231,7 +231,7 @@ func TestInitramfsBadRelease(t *testing.T) {
 // copySource copies what the guest's binary is built from to another place.
 func copySource(t testing.TB) string {
 	t.Helper()
-	src, err := sourceDir(context.Background())
+	src, err := compiledIn()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,10 +43,11 @@ func (c *Cache) initramfsParts(ctx context.Context, k Kernel, keys *keys) (map[s
 	if c.memoPath(k) == "" {
 		return nil, nil
 	}
-	src, err := sourceDir(ctx)
+	from, err := c.source(ctx)
 	if err != nil {
 		return nil, err
 	}
+	src := from.dir
 	goTool, err := exec.LookPath("go")
 	if err != nil {
 		return nil, err

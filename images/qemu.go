@@ -82,7 +82,7 @@ func (c *Cache) QEMU(ctx context.Context, path string, p Progress) (QEMU, error)
 	if q, err := c.hostQEMU(ctx); err == nil {
 		return q, nil
 	} else if ctx.Err() != nil {
-		return QEMU{}, ctx.Err()
+		return QEMU{}, fmt.Errorf("QEMU: %w", ctx.Err())
 	}
 	if q, ok := c.cachedQEMU(); ok {
 		return q, nil

@@ -74,11 +74,11 @@ var busyboxAliases = map[string]string{
 
 const busyboxKind = "busybox" // entries with the guest's binary
 
-// NoGoError says that the guest's binary must be built and there is no Go toolchain to do it with.
+// NoGoError says that the guest's binary must be built and there is no Go toolchain to do it with, or none that will.
 type NoGoError struct{ Err error }
 
 func (e *NoGoError) Error() string {
-	return "the guest agent is built from source and no Go toolchain was found: " + e.Err.Error() +
+	return "the guest agent is built from source, for which there is no Go toolchain: " + e.Err.Error() +
 		" (put go in PATH, or point IRQLAB_CACHE at a cache filled by `irqlab fetch` of the same version on a machine that has one)"
 }
 
@@ -88,22 +88,55 @@ func (e *NoGoError) Unwrap() error { return e.Err }
 type NoSourceError struct{ Tried []string }
 
 func (e *NoSourceError) Error() string {
-	return "the source of the guest agent was not found: " + strings.Join(e.Tried, "; ") + " (set IRQLAB_SOURCE to a checkout of irqlab)"
+	return "the source of the guest agent was not found: " + strings.Join(e.Tried, "; ") + " (" + e.remedy() + ")"
+}
+
+func (e *NoSourceError) remedy() string {
+	if os.Getenv(SourceVariable) != "" {
+		return "set " + SourceVariable + " to a checkout of irqlab, of this irqlab's version, or unset it"
+	}
+	return "set " + SourceVariable + " to a checkout of irqlab, of this irqlab's version"
 }
 
 var errSourceChanged = errors.New("the source of the guest agent changed while it was built")
 
+// CheckGuest says, before anything that takes long, why there can be no guest's binary: a *NoSourceError or a *NoGoError.
+func (c *Cache) CheckGuest(ctx context.Context) error {
+	src, err := c.source(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := exec.LookPath("go"); err != nil && !c.hasBusybox(src.dir) {
+		return &NoGoError{err}
+	}
+	return nil
+}
+
+// hasBusybox reports whether the guest's binary is in the cache as a machine without Go takes it: built by the toolchain that built the lab, with which a copied cache was most
+// likely filled.
+func (c *Cache) hasBusybox(src string) bool {
+	key, err := busyboxKey(src, runtime.Version())
+	return err == nil && c.has(busyboxKind, key)
+}
+
 // busybox returns the path of the guest's binary, building it when the sources that matter have changed.
 func (c *Cache) busybox(ctx context.Context, p Progress) (string, error) {
-	src, err := sourceDir(ctx)
+	from, err := c.source(ctx)
 	if err != nil {
 		return "", err
 	}
+	src := from.dir
 	goTool, goErr := exec.LookPath("go")
-	version := runtime.Version() // of the toolchain that built the lab: what a copied cache was most likely filled with
+	version := runtime.Version() // see hasBusybox
 	if goErr == nil {
-		if version, err = goVersion(ctx, goTool, src); err != nil {
+		own, err := goVersion(ctx, goTool, src)
+		switch {
+		case ctx.Err() != nil:
 			return "", err
+		case err != nil: // as one that is too old
+			goErr = err
+		default:
+			version = own
 		}
 	}
 	for try := 0; ; try++ {
@@ -133,44 +166,85 @@ func (c *Cache) busybox(ctx context.Context, p Progress) (string, error) {
 	}
 }
 
-// sourceDir finds the root of irqlab's source: $IRQLAB_SOURCE, else where this file was compiled, else what the module in the working
-// directory resolves irqlab to.
-func sourceDir(ctx context.Context) (string, error) {
-	if dir := os.Getenv("IRQLAB_SOURCE"); dir != "" {
+// SourceVariable names a checkout to build the guest's agent from.
+const SourceVariable = "IRQLAB_SOURCE"
+
+// Source is what the guest's agent is built from where there is no checkout: go.mod, go.sum and the folder guestagent, as the irqlab command carries them. nil: a program that
+// uses the lab has none. Set before use.
+var Source fs.FS
+
+// sourceKind is that of entries with Source, unpacked.
+const sourceKind = "source"
+
+// source is irqlab's source as it was found.
+type source struct {
+	dir   string // its root
+	found string // what led there, for people
+}
+
+// source finds irqlab's source: $IRQLAB_SOURCE, else where this file was compiled, else what this program carries, else what the module in the working directory resolves irqlab to.
+func (c *Cache) source(ctx context.Context) (source, error) {
+	if dir := os.Getenv(SourceVariable); dir != "" {
 		abs, err := checkSource(dir)
 		if err != nil {
-			return "", &NoSourceError{[]string{"IRQLAB_SOURCE: " + err.Error()}}
+			return source{}, &NoSourceError{[]string{SourceVariable + ": " + err.Error()}}
 		}
-		return abs, nil
+		return source{abs, SourceVariable + " names it"}, nil
 	}
 	var tried []string
-	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
-		dir, err := checkSource(filepath.Dir(filepath.Dir(file)))
-		if err == nil {
-			return dir, nil
-		}
-		tried = append(tried, err.Error())
-	} else {
-		tried = append(tried, "this irqlab was built with -trimpath")
+	dir, err := compiledIn()
+	if err == nil {
+		return source{dir, "where this irqlab was built"}, nil
+	}
+	tried = append(tried, err.Error())
+	if Source != nil {
+		dir, err := c.unpackSource(ctx)
+		return source{dir, "this irqlab carries it"}, err
 	}
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", modulePath)
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
-	err := runOwned(ctx, cmd)
-	if err == nil {
+	if err = runOwned(ctx, cmd); err == nil {
 		dir, err := checkSource(strings.TrimSpace(out.String()))
 		if err == nil {
-			return dir, nil
+			return source{dir, "the module in the working directory requires it"}, nil
 		}
 		tried = append(tried, err.Error())
 	} else {
 		if ctx.Err() != nil {
-			return "", ctx.Err()
+			return source{}, ctx.Err()
 		}
 		reason, _, _ := strings.Cut(strings.TrimSpace(stderr.String()), "\n")
 		tried = append(tried, fmt.Sprintf("`go list -m irqlab` in the working directory: %v %s", err, reason))
 	}
-	return "", &NoSourceError{tried}
+	return source{}, &NoSourceError{tried}
+}
+
+// compiledIn is the checkout that this program was built in, if it is there still.
+func compiledIn() (string, error) {
+	_, file, _, ok := runtime.Caller(0)
+	if !ok || !filepath.IsAbs(file) {
+		return "", errors.New("this irqlab was built with -trimpath")
+	}
+	return checkSource(filepath.Dir(filepath.Dir(file)))
+}
+
+// unpackSource unpacks what this program carries into the cache, once for each content.
+func (c *Cache) unpackSource(ctx context.Context) (string, error) {
+	h := sha256.New()
+	err := fs.WalkDir(Source, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := fs.ReadFile(Source, path)
+		fmt.Fprintf(h, "%s %d\n", path, len(data))
+		h.Write(data)
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("source: %w", err)
+	}
+	return c.entry(ctx, sourceKind, hex.EncodeToString(h.Sum(nil))[:32], func(_ context.Context, dir string) error { return os.CopyFS(dir, Source) })
 }
 
 // checkSource returns dir as an absolute path without symbolic links if it holds irqlab's module and the agent.

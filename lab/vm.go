@@ -133,9 +133,14 @@ func prepare(ctx context.Context, cfg Config) (b boot, reason string, err error)
 	if !slices.Contains([]string{StartAuto, StartCold, StartWarm}, cfg.Start) {
 		return b, "", fmt.Errorf("start %q: there are auto, cold and warm", cfg.Start)
 	}
+	if cfg.Initramfs == nil {
+		if err := cfg.Cache.CheckGuest(ctx); err != nil { // before anything is fetched for it
+			return b, "", err
+		}
+	}
 	bin, err := cfg.Cache.QEMU(ctx, cfg.QEMU, cfg.Progress)
 	if err != nil {
-		return b, "", fmt.Errorf("QEMU: %w", err)
+		return b, "", err // names QEMU
 	}
 	kernel, err := cfg.Cache.Kernel(ctx, cfg.Kernel, cfg.Progress)
 	if err != nil {

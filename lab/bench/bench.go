@@ -252,7 +252,7 @@ func prepare(ctx context.Context, o Options) (*bench, error) {
 		return nil, err
 	}
 	if b.qemu, err = o.Cache.QEMU(ctx, o.QEMU, o.Progress); err != nil {
-		return nil, fmt.Errorf("QEMU: %w", err)
+		return nil, err // names QEMU
 	}
 	if b.kernel, err = o.Cache.Kernel(ctx, o.Kernel, o.Progress); err != nil {
 		return nil, images.AsBadKernel(o.Kernel, err) // names the kernel

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"irqlab/docs"
 	"irqlab/images"
 	"irqlab/lab"
 	"irqlab/lab/foreign"
@@ -137,6 +138,9 @@ func Run(ctx context.Context, args []string, s Streams) int {
 	case exit.err != nil:
 		s.say("%s", exit.err)
 	}
+	if bisecting(args) {
+		return bisectStatus(err)
+	}
 	return exitStatus(err)
 }
 
@@ -161,8 +165,8 @@ interrupt affinity strategy, and reports on which CPU each of the function's MSI
 
 Nothing is installed and no root is needed. QEMU and kernels are fetched on first use into a cache ($IRQLAB_CACHE, else irqlab in your cache directory).
 
-Exit status: 0 all is well; 1 a case failed, or a check of doctor or cache verify did; 2 bad usage or input; 125 irqlab could not tell, or could not do it, or standard
-output did not take its results; 130 interrupted. A shell or command in a VM (shell, ssh) ends with its own.`,
+Exit status: 0 all is well; 1 what was looked at is not as it ought to be; 2 bad usage or input; 125 irqlab could not tell, or could not do it; 130 interrupted
+(irqlab help exit-status).`,
 		Example: `  irqlab run                                        # the default scenario: three strategies on 4 vCPUs
   irqlab run low-vcpu --strategy linear --format json
   irqlab run vector-boundary --kernel ~/linux       # a kernel build tree
@@ -179,9 +183,10 @@ output did not take its results; 130 interrupted. A shell or command in a VM (sh
 	root.SetErr(s.Err)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { fmt.Fprint(s.Out, helpText(cmd, layout.Prose(s.Out))) })
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError(suggestFlag(cmd, err)) })
+	root.SetFlagErrorFunc(suggestFlag)
 	root.AddCommand(
 		newRun(s), newList(s), newDoctor(s), newFetch(s), newCache(s), newShell(s), newSSH(s), newProxy(s), newDevice(s), newTrace(s), newTimeline(s), newCompare(s), newBench(s),
+		&cobra.Command{Use: "exit-status", Short: "What each exit status means: to a shell, to CI, to git bisect", Long: strings.TrimSpace(docs.ExitStatus)},
 	)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
@@ -203,6 +208,9 @@ output did not take its results; 130 interrupted. A shell or command in a VM (sh
 
 // checkUsage gives a command's and its children's complaints about arguments the status of bad usage.
 func checkUsage(cmd *cobra.Command) {
+	if cmd.IsAdditionalHelpTopicCommand() {
+		return
+	}
 	if !cmd.Runnable() { // of which cobra would show the help before it looks at the arguments
 		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	}
@@ -244,22 +252,26 @@ func paths(cmd *cobra.Command) []string {
 func names(cmds []*cobra.Command) []string {
 	var l []string
 	for _, c := range cmds {
-		if c.IsAvailableCommand() {
+		if c.IsAvailableCommand() || c.IsAdditionalHelpTopicCommand() {
 			l = append(l, c.Name())
 		}
 	}
 	return l
 }
 
-// suggestFlag adds the nearest flag's name to pflag's complaint about an unknown one.
+// suggestFlag makes bad usage of pflag's complaint, and adds the nearest flag's name to one about an unknown flag.
 func suggestFlag(cmd *cobra.Command, err error) error {
 	word, ok := strings.CutPrefix(err.Error(), "unknown flag: --")
 	if !ok {
-		return fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())
+		return usageError(fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath()))
 	}
 	var flags []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { flags = append(flags, "--"+f.Name) })
-	return nearest.Unknown("flag", "--"+word, flags)
+	err = nearest.Unknown("flag", "--"+word, flags)
+	if nearest.Name("--"+word, flags) == bisectFlag { // the slip must not make a verdict of bad usage
+		return &exitError{ExitStop, err}
+	}
+	return usageError(err)
 }
 
 // openCache opens the image cache; what it warns of goes to standard error.

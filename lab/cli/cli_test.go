@@ -230,7 +230,14 @@ func TestHelp(t *testing.T) {
 			args = []string{c.Name(), "--help"}
 		}
 		status, out, _ := irqlab(t, args...)
-		if status != ExitPass || !strings.Contains(out, "Usage:") {
+		want := "Usage:"
+		if c != nil && c.IsAdditionalHelpTopicCommand() {
+			want = c.Long
+			if _, page, _ := irqlab(t, "help", c.Name()); page != out {
+				t.Errorf("irqlab help %s: %q", c.Name(), page)
+			}
+		}
+		if status != ExitPass || !strings.Contains(out, want) {
 			t.Errorf("irqlab %s: status %d, %q", strings.Join(args, " "), status, out)
 		}
 	}

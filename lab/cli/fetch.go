@@ -20,7 +20,7 @@ Packages come from the Debian mirror that $IRQLAB_DEBIAN_MIRROR names, the URL t
 distribution, such as Ubuntu, has none, and needs the variable and the package debian-archive-keyring. Naming another mirror takes effect at once; what is in the cache already is used
 wherever it came from. A file larger than any of Debian's ends the fetch.
 
-The guest's agent is built from the checkout of irqlab that $IRQLAB_SOURCE names, else from where this irqlab was built.`,
+The guest's agent is built, by Go, from the checkout of irqlab that $IRQLAB_SOURCE names, else from where this irqlab was built, else from the source that irqlab carries.`,
 		Example: "  irqlab fetch --kernel debian:6.18 --kernel debian:7.3",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -12,10 +12,7 @@ import (
 // A start makes nothing outside irqlab's cache: neither in the user's directories nor where temporary files go.
 func TestNothingOutsideTheCache(t *testing.T) {
 	t.Parallel()
-	program := filepath.Join(t.TempDir(), "irqlab")
-	if out, err := exec.Command("go", "build", "-o", program, "irqlab").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	program := program(t)
 	home, cache := t.TempDir(), filepath.Join(t.TempDir(), "cache")
 	for _, args := range [][]string{{"list"}, {"list", "kernels"}, {"cache", "list"}, {"--help"}} {
 		cmd := exec.Command(program, args...)

@@ -283,7 +283,7 @@ func replaceFile(path string, write func(io.Writer) error) error {
 func newRun(s Streams) *cobra.Command {
 	var sf scenarioFlags
 	var rf runFlags
-	var summary bool
+	var summary, bisect bool
 	cmd := &cobra.Command{
 		Use:   "run [SCENARIO…]",
 		Short: "Run scenarios and show where every vector landed",
@@ -300,14 +300,14 @@ node, are left out, and named. Driver mana has no strategy: with --driver vfio -
 Cases run side by side as far as --jobs goes, forks of one machine's snapshot together; results come in the order of the cases. An interrupted run shows what has ended
 and says how many cases did not; --out's results.json is kept up to date while the run goes on.
 
-Exit status: 0 every case passed, or was observed: it expects nothing, or a flag took away what it expects; 1 a case failed: the kernel or driver did not do what was expected; 2 bad usage or input file;
-125 the lab could not tell (and if both happen); 130 interrupted. ` + "`git bisect run`" + ` skips a commit on 125. Nobody is blamed for what happened while irqlab or
-QEMU was stopped, or on a kernel whose file is not what it was; a VM takes a descriptor for each vector, twice over under KVM, and too low a hard limit (ulimit -Hn) is 125, too.`,
+Exit status: 0 every case passed, or was observed: it expects nothing, or a flag took away what it expects; 1 a case failed; 2 bad usage or input; 125 the lab could
+not tell (and if both happen); 130 interrupted. With --bisect it is what git bisect run takes them for: irqlab help exit-status has all of it.`,
 		Example: `  irqlab run
   irqlab run low-vcpu --strategy linear --strategy unset --format json
   irqlab run vector-boundary --kernel ~/linux --out results
   irqlab run faults --kernel debian:7.3
   irqlab run unplug-during-reset --kernel debian:7.3 --case surplus-2 --timeline
+  git bisect run sh -c 'make olddefconfig && make -j8 || exit 125; irqlab run spread --kernel . --bisect'
   irqlab run my.yaml --shape sockets=2,cores=4,threads=2,nodes=2,memory=1G --device-node 1
   irqlab run alternatives --pressure none --kernel debian:6.18 --kernel debian:7.3 --shape cores=2 --shape cores=8   # 8 strategies x 2 kernels x 2 shapes`,
 		ValidArgs: slices.Concat(scenarios.Shipped(), []string{scenarios.FaultsName}, scenarios.Faults()),
@@ -327,6 +327,11 @@ QEMU was stopped, or on a kernel whose file is not what it was; a VM takes a des
 			cases, err := sf.plan(cmd.Context(), args, s)
 			if err != nil {
 				return err
+			}
+			if bisect {
+				if err := judged(cases); err != nil {
+					return usageError(err)
+				}
 			}
 			if rf.timeline && rf.out == "" {
 				if rf.out, err = os.MkdirTemp("", "irqlab-run-"); err != nil {
@@ -372,6 +377,7 @@ QEMU was stopped, or on a kernel whose file is not what it was; a VM takes a des
 	cmd.Flags().StringArrayVar(&sf.cases, "case", nil, "run this case of the scenario (`NAME`) only, and what flags and lists make of it; may be repeated")
 	cmd.Flags().StringArrayVar(&sf.expect, "expect", nil, "expect this, too, of every case, as a scenario's expect would (`KEY=VALUE`): clustered=false, queues-within=0-1, log=any; may be repeated")
 	cmd.Flags().BoolVar(&summary, "summary", false, "show one line for each case, and why those that did not pass did not; --out keeps the rest")
+	cmd.Flags().BoolVar(&bisect, "bisect", false, "for git bisect run: 0 good, 1 bad, 125 where this commit tells nothing (no kernel, no driver, an error), 128 where no commit would (bad usage, this machine): git stops there (irqlab help exit-status)")
 	cmd.Flags().BoolVar(&rf.timeline, "timeline", false, "show each case's timeline after the table; --out keeps them, for irqlab timeline --html")
 	return cmd
 }
@@ -459,8 +465,8 @@ func (f *scenarioFlags) plan(ctx context.Context, names []string, s Streams) ([]
 		}
 		cases = append(cases, more...)
 	}
-	if cases, err = selected(cases, f.cases); err != nil {
-		return nil, usageError(err)
+	if cases, err = scenarios.Select(cases, f.cases); err != nil {
+		return nil, usageError(fmt.Errorf("--case: %w", err))
 	}
 	given, err := parseAll("expect", f.expect, scenarios.ParseExpectation)
 	if err != nil {
@@ -472,31 +478,6 @@ func (f *scenarioFlags) plan(ctx context.Context, names []string, s Streams) ([]
 	scenarios.Disambiguate(cases) // a scenario may be named twice, or two files may give theirs one name
 	return cases, nil
 }
-
-// selected are the cases with a name that was asked for, or that begins with it and a slash; all, where none was.
-func selected(cases []scenarios.Case, want []string) ([]scenarios.Case, error) {
-	if len(want) == 0 {
-		return cases, nil
-	}
-	names := make([]string, len(cases))
-	for i, c := range cases {
-		names[i] = c.Name
-	}
-	var out []scenarios.Case
-	for _, c := range cases {
-		if slices.ContainsFunc(want, func(w string) bool { return isCase(c.Name, w) }) {
-			out = append(out, c)
-		}
-	}
-	for _, w := range want {
-		if !slices.ContainsFunc(names, func(name string) bool { return isCase(name, w) }) {
-			return nil, fmt.Errorf("--case: %w", nearest.Unknown("case", w, names))
-		}
-	}
-	return out, nil
-}
-
-func isCase(name, want string) bool { return name == want || strings.HasPrefix(name, want+"/") }
 
 // load reads a scenario: a file if the word looks like a path, else a shipped one.
 func load(ctx context.Context, name string) (*scenarios.Scenario, error) {

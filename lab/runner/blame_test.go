@@ -104,6 +104,7 @@ func TestBlame(t *testing.T) {
 		{"a CPU that cannot go while the machine is set up", &setupError{called(agentapi.MethodSetCPU, refused)}, labs},
 		{"an agent without descriptors", called(agentapi.MethodAddVectors, &agentapi.Error{Code: agentapi.CodeRefused, Errno: int(syscall.EMFILE)}), labs},
 		{"what this kernel cannot", called(agentapi.MethodOpenFunction, agentapi.Errorf(agentapi.CodeUnsupported, "x")), labs},
+		{"a kernel without the driver", called(agentapi.MethodLoadModule, agentapi.Errorf(agentapi.CodeNotFound, "x")), labs},
 		{"a function that did not appear", called(agentapi.MethodOpenFunction, agentapi.Errorf(agentapi.CodeTimeout, "x")), labs},
 		{"an agent that failed", called(agentapi.MethodObserve, agentapi.Errorf(agentapi.CodeFailed, "x")), labs},
 

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -74,9 +73,12 @@ func Run(ctx context.Context, cases []scenarios.Case, o Options) (result.Report,
 	if err != nil {
 		return r.report, err
 	}
+	if err := o.Cache.CheckGuest(ctx); err != nil {
+		return r.report, err
+	}
 	q, err := o.Cache.QEMU(ctx, o.QEMU, o.Progress)
 	if err != nil {
-		return r.report, fmt.Errorf("QEMU: %w", err)
+		return r.report, err // names QEMU
 	}
 	accel, reason, err := lab.ChooseAccel(o.Accel)
 	if err != nil {
