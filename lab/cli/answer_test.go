@@ -8,6 +8,7 @@ import (
 	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/cpulist"
 	"irqlab/lab"
+	"irqlab/lab/layout"
 	"irqlab/scenarios"
 	"irqlab/scenarios/result"
 )
@@ -92,8 +93,8 @@ func TestExplain(t *testing.T) {
 		if err != nil || !strings.HasPrefix(text, strings.TrimRight(topic, "@0x28")) {
 			t.Errorf("%s: %q, %v", topic, text, err)
 		}
-		for line := range strings.Lines(wrap(text, defaultWidth)) {
-			if len([]rune(line)) > defaultWidth+1 {
+		for line := range strings.Lines(layout.Hang(text, layout.Default)) {
+			if len([]rune(line)) > layout.Default+1 {
 				t.Errorf("%s: %s", topic, line)
 			}
 		}

@@ -232,7 +232,7 @@ func TestHelp(t *testing.T) {
 		status, out, _ := irqlab(t, args...)
 		want := "Usage:"
 		if c != nil && c.IsAdditionalHelpTopicCommand() {
-			want = c.Long
+			want, _, _ = strings.Cut(c.Long, "\n")
 			if _, page, _ := irqlab(t, "help", c.Name()); page != out {
 				t.Errorf("irqlab help %s: %q", c.Name(), page)
 			}

@@ -42,7 +42,9 @@ func helpText(cmd *cobra.Command, columns int) string {
 	if children.Rows != nil {
 		section("Commands", children.Render(columns))
 	}
-	section("Flags", flagTexts(cmd.LocalFlags(), columns))
+	if !cmd.IsAdditionalHelpTopicCommand() {
+		section("Flags", flagTexts(cmd.LocalFlags(), columns))
+	}
 	section("Flags of all commands", flagTexts(cmd.InheritedFlags(), columns))
 	if cmd.HasAvailableSubCommands() {
 		fmt.Fprintf(&b, "\nUse \"%s [command] --help\" for more about a command.\n", cmd.CommandPath())

@@ -17,6 +17,7 @@ import (
 
 	"irqlab/devmodel/inject"
 	"irqlab/lab/foreign"
+	"irqlab/lab/layout"
 	"irqlab/lab/report"
 	"irqlab/lab/runner"
 	"irqlab/lab/timeline"
@@ -207,7 +208,7 @@ func (h *holdSession) show(step scenarios.Step, text string) {
 // say prints words so that they fit the terminal.
 func (h *holdSession) say(text string) {
 	h.lines.reprompt(h.prompt())
-	h.lines.print(wrap(foreign.Text(text), h.lines.width()))
+	h.lines.print(layout.Hang(foreign.Text(text), h.lines.width()))
 }
 
 // prompt says where the device stands.
@@ -399,7 +400,7 @@ func helpList() string {
 	var b strings.Builder
 	const column = 23
 	for _, w := range holdWords {
-		words := wrap(w.text, defaultWidth-column)
+		words := layout.Hang(w.text, layout.Default-column)
 		for i, line := range strings.Split(strings.TrimSuffix(words, "\n"), "\n") {
 			if i == 0 {
 				fmt.Fprintf(&b, "  %-*s%s\n", column-2, w.form, line)

@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"irqlab/lab/layout"
 	"irqlab/scenarios"
 	"irqlab/scenarios/result"
 )
@@ -84,7 +85,7 @@ func TestShellHold(t *testing.T) {
 		}
 	}
 	for line := range strings.Lines(out.String()) {
-		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > defaultWidth && !strings.Contains(line, dir[:20]) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > layout.Default && !strings.Contains(line, dir[:20]) {
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}

@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 
 	"golang.org/x/term"
 
 	"irqlab/lab/foreign"
+	"irqlab/lab/layout"
 )
 
 // lines is where a prompt's commands come from and its messages go.
@@ -27,9 +27,6 @@ type lines interface {
 
 // errKey is the end of a line that Ctrl-C was typed in.
 var errKey = errors.New("interrupted")
-
-// defaultWidth is that of what is no terminal, or does not tell.
-const defaultWidth = 80
 
 // typed are lines from a terminal, edited and with a history.
 type typed struct {
@@ -101,12 +98,7 @@ func (t *typed) enter() error {
 
 func (t *typed) reprompt(prompt string) { t.term.SetPrompt(prompt) }
 
-func (t *typed) width() int {
-	if w, _, err := term.GetSize(int(t.tty.Fd())); err == nil && w > 0 {
-		return w
-	}
-	return defaultWidth
-}
+func (t *typed) width() int { return layout.Columns(t.tty) }
 
 func (t *typed) restore() {
 	t.mu.Lock()
@@ -159,41 +151,10 @@ func (p *piped) leave() {}
 
 func (p *piped) reprompt(string) {}
 
-func (p *piped) width() int { return defaultWidth }
+func (p *piped) width() int { return layout.Default }
 
 func (p *piped) print(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_, _ = io.WriteString(p.out, foreign.Text(text))
-}
-
-// wrap breaks lines between words so that none is wider than width, as far as words allow; what a line goes on with stands two columns further in.
-func wrap(text string, width int) string {
-	var b strings.Builder
-	for line := range strings.Lines(text) {
-		line = strings.TrimSuffix(line, "\n")
-		indent := strings.Repeat(" ", min(len(line)-len(strings.TrimLeft(line, " "))+2, width/2))
-		for first := true; ; first = false {
-			if !first {
-				line = indent + line
-			}
-			r := []rune(line)
-			if len(r) <= width {
-				b.WriteString(line + "\n")
-				break
-			}
-			cut := width
-			for cut > 0 && r[cut] != ' ' {
-				cut--
-			}
-			head := strings.TrimRight(string(r[:cut]), " ")
-			if strings.TrimSpace(head) == "" { // one long word
-				cut = width
-				head = string(r[:cut])
-			}
-			b.WriteString(head + "\n")
-			line = strings.TrimLeft(string(r[cut:]), " ")
-		}
-	}
-	return b.String()
 }

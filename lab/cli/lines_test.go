@@ -10,32 +10,6 @@ import (
 	"github.com/creack/pty"
 )
 
-// What is wrapped fits, loses no word, and goes on further in.
-func TestWrap(t *testing.T) {
-	for _, tc := range []struct {
-		text  string
-		width int
-		want  string
-	}{
-		{"", 10, ""},
-		{"short", 10, "short\n"},
-		{"0123456789", 10, "0123456789\n"},
-		{"0123456789 x", 10, "0123456789\n  x\n"},
-		{"one two three\nfour\n", 9, "one two\n  three\nfour\n"},
-		{"    a b c d e f", 10, "    a b c\n     d e f\n"},
-		{"a 0123456789abcdef b", 10, "a\n  01234567\n  89abcdef\n  b\n"},
-		{"ÄÖÜ ÄÖÜ ÄÖÜ", 8, "ÄÖÜ ÄÖÜ\n  ÄÖÜ\n"},
-		{"one\n\ntwo", 9, "one\n\ntwo\n"},
-	} {
-		if got := wrap(tc.text, tc.width); got != tc.want {
-			t.Errorf("%q in %d columns:\n%swant\n%s", tc.text, tc.width, got, tc.want)
-		}
-	}
-	if got := wrap("                    deep word", 10); !strings.HasSuffix(got, "deep\n     word\n") { // indented by more than there is room for
-		t.Errorf("%q", got)
-	}
-}
-
 // At a terminal Ctrl-C is told from the end of the input, and neither leaves it raw or the next line behind the prompt.
 func TestTypedLines(t *testing.T) {
 	for _, tc := range []struct {

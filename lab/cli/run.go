@@ -307,7 +307,8 @@ not tell (and if both happen); 130 interrupted. With --bisect it is what git bis
   irqlab run vector-boundary --kernel ~/linux --out results
   irqlab run faults --kernel debian:7.3
   irqlab run unplug-during-reset --kernel debian:7.3 --case surplus-2 --timeline
-  git bisect run sh -c 'make olddefconfig && make -j8 || exit 125; irqlab run spread --kernel . --bisect'
+  git bisect run sh -c 'make olddefconfig && make -j8 || exit 125
+    irqlab run spread --kernel . --bisect'
   irqlab run my.yaml --shape sockets=2,cores=4,threads=2,nodes=2,memory=1G --device-node 1
   irqlab run alternatives --pressure none --kernel debian:6.18 --kernel debian:7.3 --shape cores=2 --shape cores=8   # 8 strategies x 2 kernels x 2 shapes`,
 		ValidArgs: slices.Concat(scenarios.Shipped(), []string{scenarios.FaultsName}, scenarios.Faults()),

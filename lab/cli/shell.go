@@ -14,6 +14,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"irqlab/lab/foreign"
+	"irqlab/lab/layout"
 	"irqlab/lab/runner"
 	"irqlab/scenarios"
 )
@@ -167,7 +168,7 @@ func (h *holdSession) run(ctx context.Context, c *scenarios.Case, o runner.Optio
 	if kept = errors.Join(kept, perr); kept != nil {
 		return &exitError{ExitError, errors.Join(err, kept)}
 	}
-	fmt.Fprint(h.s.Err, wrap(fmt.Sprintf("irqlab: %s holds %s", foreign.Line(out), strings.Join(names, ", ")), h.lines.width()))
+	fmt.Fprint(h.s.Err, layout.Hang(fmt.Sprintf("irqlab: %s holds %s", foreign.Line(out), strings.Join(names, ", ")), h.lines.width()))
 	return err
 }
 

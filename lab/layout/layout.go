@@ -92,6 +92,17 @@ func Wrap(s string, columns int, hang string) string {
 	return strings.Join(lines, "\n")
 }
 
+// Hang breaks each line as Wrap does; what is broken off goes on two columns further in than its line.
+func Hang(s string, columns int) string {
+	var b strings.Builder
+	for line := range strings.Lines(s) {
+		line = strings.TrimSuffix(line, "\n")
+		hang := min(len(indent(line))+2, columns/2)
+		b.WriteString(Wrap(line, columns, strings.Repeat(" ", hang)) + "\n")
+	}
+	return b.String()
+}
+
 // fold breaks one line. A word that is too long for a line of its own, such as a list or a path, is broken after a
 // comma, slash or colon if it has any.
 func fold(line string, width int) string {
@@ -140,7 +151,8 @@ var padding = regexp.MustCompile(`(?m) +(\x1b\[0m)?$`)
 
 func trimmed(s string) string { return padding.ReplaceAllString(s, "$1") }
 
-// Reflow fills paragraphs, which empty lines part, to a number of columns. Lines that are indented stay lines.
+// Reflow fills paragraphs, which empty lines part, to a number of columns. Lines that are indented stay lines, and so do
+// items of a list.
 func Reflow(s string, columns int) string {
 	var out []string
 	var paragraph []string
@@ -152,7 +164,9 @@ func Reflow(s string, columns int) string {
 	}
 	for line := range strings.SplitSeq(strings.Trim(s, "\n"), "\n") {
 		line = strings.TrimRight(strings.ReplaceAll(line, "\t", "    "), " ")
-		if line != "" && line[0] != ' ' {
+		if strings.HasPrefix(line, "* ") { // an item of a list, whose further lines are indented
+			flush()
+		} else if line != "" && line[0] != ' ' {
 			paragraph = append(paragraph, line)
 			continue
 		}

@@ -34,8 +34,8 @@ func TestWrap(t *testing.T) {
 }
 
 func TestReflow(t *testing.T) {
-	in := "one two\nthree four\n\n    $ kept as it is\nfive\n"
-	if got, want := Reflow(in, 14), "one two three\nfour\n\n    $ kept as\n      it is\nfive"; got != want {
+	in := "one two\nthree four\n\n    $ kept as it is\nfive\n* six\n  is\n* seven\n"
+	if got, want := Reflow(in, 14), "one two three\nfour\n\n    $ kept as\n      it is\nfive\n* six\n  is\n* seven"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -145,5 +145,28 @@ func TestColumns(t *testing.T) {
 	t.Setenv("NO_COLOR", "1")
 	if Colour(tty) {
 		t.Error("NO_COLOR is not heeded")
+	}
+}
+
+// What is wrapped fits, loses no word, and goes on further in.
+func TestHang(t *testing.T) {
+	for _, tc := range []struct {
+		text  string
+		width int
+		want  string
+	}{
+		{"", 10, ""},
+		{"short", 10, "short\n"},
+		{"0123456789", 10, "0123456789\n"},
+		{"01234567 x y", 10, "01234567 x\n  y\n"},
+		{"one two three\nfour\n", 9, "one two\n  three\nfour\n"},
+		{"    a b c d e f", 10, "    a b c\n     d e f\n"},
+		{"a 0123456789abcdef b", 10, "a\n  01234567\n  89abcdef\n  b\n"},
+		{"ÄÖÜ ÄÖÜ ÄÖÜ", 8, "ÄÖÜ ÄÖÜ\n  ÄÖÜ\n"},
+		{"one\n\ntwo", 9, "one\n\ntwo\n"},
+	} {
+		if got := Hang(tc.text, tc.width); got != tc.want {
+			t.Errorf("%q in %d columns:\n%swant\n%s", tc.text, tc.width, got, tc.want)
+		}
 	}
 }
