@@ -321,6 +321,7 @@ QEMU was stopped, or on a kernel whose file is not what it was; a VM takes a des
 			if err != nil {
 				return err
 			}
+			warnOfKnown(s.Err, cases)
 			if rf.timeline && rf.out == "" {
 				if rf.out, err = os.MkdirTemp("", "irqlab-run-"); err != nil {
 					return &exitError{ExitError, err}
@@ -363,6 +364,22 @@ QEMU was stopped, or on a kernel whose file is not what it was; a VM takes a des
 	cmd.Flags().StringArrayVar(&sf.expect, "expect", nil, "expect this, too, of every case, as a scenario's expect would (`KEY=VALUE`): clustered=false, queues-within=0-1, log=any; may be repeated")
 	cmd.Flags().BoolVar(&rf.timeline, "timeline", false, "show each case's timeline after the table; --out keeps them, for irqlab timeline --html")
 	return cmd
+}
+
+// warnOfKnown says before a run which status it will end with if the kernels are as they are known to be.
+func warnOfKnown(w io.Writer, cases []scenarios.Case) {
+	n := 0
+	for i := range cases {
+		if cases[i].KnownFailure() != "" {
+			n++
+		}
+	}
+	switch {
+	case n == 1 && len(cases) == 1:
+		fmt.Fprintln(w, "irqlab: this case is known to fail on this kernel; the exit status will be 1")
+	case n > 0:
+		fmt.Fprintf(w, "irqlab: %d of these %d cases are known to fail on their kernel; the exit status will be 1\n", n, len(cases))
+	}
 }
 
 // shown is the report without the names of files that will be gone.
