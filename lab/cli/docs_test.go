@@ -17,7 +17,7 @@ import (
 	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/syntax"
 
-	"irqlab/docs"
+	"irqlab/docs/markdown"
 	"irqlab/scenarios"
 )
 
@@ -37,12 +37,12 @@ var (
 // matter, which IRQLAB_DOCS=update looks at.
 func TestDocumentedCommands(t *testing.T) {
 	t.Setenv("IRQLAB_CACHE", t.TempDir())
-	pages, err := docs.Pages("../..")
+	pages, err := markdown.Pages("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, cmd := range newRoot(Streams{}).Commands() {
-		pages = append(pages, &docs.Page{Path: cmd.CommandPath() + " --help", Blocks: []docs.Text{{Text: cmd.Example, Language: "sh"}}})
+		pages = append(pages, &markdown.Page{Path: cmd.CommandPath() + " --help", Blocks: []markdown.Text{{Text: cmd.Example, Language: "sh"}}})
 	}
 	n := 0
 	for _, p := range pages {
@@ -97,16 +97,19 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
-// begins matches a line that calls irqlab.
-var begins = regexp.MustCompile(`(?m)^\s*(go run \.|(\S*/)?irqlab)( |$)`)
+// begins matches what begins with a call of irqlab, calls what has one somewhere.
+var (
+	begins = regexp.MustCompile(`^(go run \.|(\S*/)?irqlab)( |$)`)
+	calls  = regexp.MustCompile(`(^|[\s'"])(go run \.|[\w./~$]*\birqlab) [a-z-]`)
+)
 
-// commandsOf lists the calls of irqlab in a block, each without its name: in what was typed at the prompt of a console, and in a script. A block without a language is a script if a line of
+// commandsOf lists the calls of irqlab in a block, each without its name: in what was typed at the prompt of a console, and in a script. A block without a language is a script if
 // it calls irqlab.
-func commandsOf(b docs.Text) ([][]string, error) {
+func commandsOf(b markdown.Text) ([][]string, error) {
 	switch {
 	case b.Language == "console":
 		var all [][]string
-		for _, c := range docs.Console(b.Text) {
+		for _, c := range markdown.Console(b.Text) {
 			commands, err := scriptCommands(c.Command)
 			if err != nil {
 				return nil, err
@@ -114,7 +117,7 @@ func commandsOf(b docs.Text) ([][]string, error) {
 			all = append(all, commands...)
 		}
 		return all, nil
-	case b.Language == "sh", b.Language == "" && begins.MatchString(b.Text):
+	case b.Language == "sh", b.Language == "" && calls.MatchString(b.Text):
 		return scriptCommands(b.Text)
 	}
 	return nil, nil
@@ -182,7 +185,7 @@ const (
 )
 
 // scenario loads a scenario, or a piece of one. The reader keeps a whole one under its name.
-func (r *reader) scenario(t *testing.T, page string, b docs.Text) {
+func (r *reader) scenario(t *testing.T, page string, b markdown.Text) {
 	t.Helper()
 	text := b.Text
 	switch {
@@ -288,7 +291,7 @@ func (r *reader) dryRun(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	for _, c := range rep.Cases { // what a run would have left
-		dir := filepath.Join(out, c.Scenario, c.Case)
+		dir := filepath.Join(out, c.Scenario, (&scenarios.Case{Name: c.Case}).Slug())
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}

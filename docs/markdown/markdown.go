@@ -1,5 +1,5 @@
-// Package docs reads irqlab's own documentation, for the tests that hold it to the code and for the one that runs what it shows.
-package docs
+// Package markdown reads irqlab's own documentation, for the tests that hold it to the code and for the one that runs what it shows.
+package markdown
 
 import (
 	"fmt"
