@@ -103,6 +103,9 @@ func again(t *testing.T, dir string, b markdown.Text) (string, error) {
 // head is the first paragraphs of a text, as many as n says; all if it says nothing.
 func head(text, n string) string {
 	text = strings.Trim(text, "\n") + "\n"
+	if text == "\n" {
+		return ""
+	}
 	paragraphs := strings.SplitAfter(text, "\n\n")
 	if k, err := strconv.Atoi(n); err == nil && k < len(paragraphs) {
 		return strings.Join(paragraphs[:k], "") + "…\n"

@@ -301,9 +301,9 @@ func TestJSONOfNothing(t *testing.T) {
 func TestKnownToFail(t *testing.T) {
 	t.Setenv("IRQLAB_CACHE", t.TempDir())
 	for _, tc := range []struct{ args, want string }{
-		{"run faults/max-msix --kernel debian:7.3", "irqlab: 1 of these 2 cases are known to fail on their kernel; the exit status will be 1\n"},
+		{"run faults/max-msix --kernel debian:7.3", "irqlab: one of these 2 cases is known to fail on this kernel; the exit status will be 1\n"},
 		{"run faults/max-msix --kernel debian:7.3 --case none", "irqlab: this case is known to fail on this kernel; the exit status will be 1\n"},
-		{"run unplug-during-reset --case left-before-count --kernel debian:6.17 --kernel debian:7.3", "irqlab: 1 of these 2 cases"},
+		{"run unplug-during-reset --case left-before-count --kernel debian:6.17 --kernel debian:6.18 --kernel debian:7.3", "irqlab: 2 of these 3 cases are known to fail on this kernel; the exit status will be 1\n"},
 		{"run faults/max-msix --case one", ""},
 		{"compare faults/max-msix --kernel debian:7.2 --kernel debian:7.3", ""}, // whose status is not about that
 	} {

@@ -374,12 +374,17 @@ func warnOfKnown(w io.Writer, cases []scenarios.Case) {
 			n++
 		}
 	}
-	switch {
-	case n == 1 && len(cases) == 1:
-		fmt.Fprintln(w, "irqlab: this case is known to fail on this kernel; the exit status will be 1")
-	case n > 0:
-		fmt.Fprintf(w, "irqlab: %d of these %d cases are known to fail on their kernel; the exit status will be 1\n", n, len(cases))
+	if n == 0 {
+		return
 	}
+	who := fmt.Sprintf("%d of these %d cases are", n, len(cases))
+	switch {
+	case len(cases) == 1:
+		who = "this case is"
+	case n == 1:
+		who = fmt.Sprintf("one of these %d cases is", len(cases))
+	}
+	fmt.Fprintf(w, "irqlab: %s known to fail on this kernel; the exit status will be 1\n", who)
 }
 
 // shown is the report without the names of files that will be gone.
