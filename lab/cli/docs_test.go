@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/syntax"
 
@@ -223,11 +224,11 @@ func (r *reader) run(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := cmd.ParseFlags(rest); err != nil {
-		return suggestFlag(cmd, err)
-	}
-	if help, _ := cmd.Flags().GetBool("help"); help {
+	switch err := cmd.ParseFlags(rest); {
+	case errors.Is(err, pflag.ErrHelp):
 		return nil
+	case err != nil:
+		return suggestFlag(cmd, err)
 	}
 	if version := cmd.Flags().Lookup("version"); version != nil && version.Changed {
 		return nil
