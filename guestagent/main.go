@@ -53,7 +53,7 @@ func main() {
 		}
 	}()
 	// One thread of Go code at a time: what the agent does is one thing after another, and waking a second CPU to look for work costs an emulated guest more
-	// than the work (docs/performance.md).
+	// than the work (docs/dev/performance.md).
 	runtime.GOMAXPROCS(1)
 	// A restored guest runs any code for the first time, the garbage collector's too, and has better things to do.
 	debug.SetGCPercent(-1)

@@ -205,7 +205,7 @@ func (b boot) snapshotOnce(ctx context.Context, dir string) error {
 }
 
 // rehearse has the guest do once what every fork will ask of it, so that the snapshot holds the agent's code paged in, its tables computed and its caches filled
-// (docs/performance.md). Nothing is changed that an experiment could see, and the channel is left open: a fork goes on with it.
+// (docs/dev/performance.md). Nothing is changed that an experiment could see, and the channel is left open: a fork goes on with it.
 func rehearse(ctx context.Context, a *Agent) error {
 	info, err := a.Info(ctx)
 	if err != nil {

@@ -167,7 +167,7 @@ func TestMatrix(t *testing.T) {
 			t.Errorf("%s has shape %v and node %d", c.Name, c.Shape, c.DeviceNode)
 		}
 	}
-	// Every strategy on three kernels and four shapes: the README's example.
+	// Every strategy on three kernels and four shapes: the example of docs/scenarios.md.
 	shapes := []shape.Shape{small, large, large, large}
 	shapes[2].Cores, shapes[3].Threads = 4, 1
 	cases, _, err = mustGet(t, "alternatives").Plan(Overrides{Strategies: []string{AllStrategies}, Pressures: []NamedProfile{{}}, Shapes: shapes, Kernels: []string{"debian:6.18", "debian:7.2", "debian:7.3"}})

@@ -1,7 +1,6 @@
 package scenarios
 
 import (
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -507,32 +506,5 @@ func TestKnown(t *testing.T) {
 	}
 	if want := []string{"it leaks (issue 7)", "it leaks (issue 7)", "", "it is mine"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
-	}
-}
-
-// TestDocumented loads what docs/scenarios.md shows: whole scenarios, and steps that follow a probe.
-func TestDocumented(t *testing.T) {
-	doc, err := os.ReadFile("../docs/scenarios.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := 0
-	for i, block := range strings.Split(string(doc), "```yaml\n") {
-		block, _, _ = strings.Cut(block, "```")
-		switch {
-		case i == 0:
-			continue
-		case strings.HasPrefix(block, "  - "):
-			block = manaHead + "  - probe\n" + block
-		case strings.HasPrefix(block, "    known:"):
-			block = "name: x\ndriver: mana\ncases:\n  a:\n" + block
-		}
-		n++
-		if _, err := Load("scenarios.md", []byte(block)); err != nil {
-			t.Errorf("%v in\n%s", err, block)
-		}
-	}
-	if n != 3 {
-		t.Errorf("%d examples, want 3", n)
 	}
 }

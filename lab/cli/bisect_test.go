@@ -101,7 +101,7 @@ func TestBisect(t *testing.T) {
 	if found == nil {
 		t.Fatalf("README has no line %s", bisectLine)
 	}
-	line := strings.ReplaceAll(string(found[1]), "/tmp/irqlab", program(t))
+	line := strings.ReplaceAll(string(found[1]), "~/irqlab/irqlab", program(t))
 
 	cache, err := images.OpenCache("")
 	if err != nil {

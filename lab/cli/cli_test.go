@@ -305,6 +305,24 @@ func TestJSONOfNothing(t *testing.T) {
 	}
 }
 
+// TestKnownToFail makes sure that who runs what must fail is told before it starts.
+func TestKnownToFail(t *testing.T) {
+	t.Setenv("IRQLAB_CACHE", t.TempDir())
+	for _, tc := range []struct{ args, want string }{
+		{"run faults/max-msix --kernel debian:7.3", "irqlab: one of these 2 cases is known to fail on this kernel; the exit status will be 1\n"},
+		{"run faults/max-msix --kernel debian:7.3 --case none", "irqlab: this case is known to fail on this kernel; the exit status will be 1\n"},
+		{"run unplug-during-reset --case left-before-count --kernel debian:6.17 --kernel debian:6.18 --kernel debian:7.3", "irqlab: 2 of these 3 cases are known to fail on this kernel; the exit status will be 1\n"},
+		{"run faults/max-msix --case one", ""},
+		{"compare faults/max-msix --kernel debian:7.2 --kernel debian:7.3", ""}, // whose status is not about that
+	} {
+		status, _, msg := irqlab(t, append(strings.Fields(tc.args), "--qemu", "/no/such/qemu")...)
+		before, _, ok := strings.Cut(msg, "irqlab: QEMU")
+		if status != ExitError || !ok || !strings.HasPrefix(before, tc.want) || (tc.want == "") != (before == "") {
+			t.Errorf("irqlab %s: status %d, %q; want %q before what is wrong with QEMU", tc.args, status, msg, tc.want)
+		}
+	}
+}
+
 // TestSameScenarioTwice makes sure that no case writes over another's artifacts.
 func TestSameScenarioTwice(t *testing.T) {
 	cases, err := new(scenarioFlags).plan(t.Context(), []string{"low-vcpu", "low-vcpu"}, Streams{Err: io.Discard})

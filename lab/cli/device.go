@@ -28,7 +28,7 @@ func newDevice(s Streams) *cobra.Command {
 
 The memory must be share=on: with a private mapping the function sees a stale copy. One client at a time; when it leaves, the function is reset and waits for the next.
 
-Leave the function plugged in: QEMU 11.1 aborts when a function with MSI-X is removed (device_del); docs/function-unplug.md tells what was tried.
+Leave the function plugged in: QEMU 11.1 aborts when a function with MSI-X is removed (device_del); docs/dev/function-unplug.md tells what was tried.
 
 An interrupt is its orderly end, with exit status 0.`,
 		Args: cobra.NoArgs,

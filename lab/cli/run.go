@@ -334,6 +334,7 @@ not tell (and if both happen); 130 interrupted. With --bisect it is what git bis
 					return usageError(err)
 				}
 			}
+			warnOfKnown(s, cases)
 			if rf.timeline && rf.out == "" {
 				if rf.out, err = os.MkdirTemp("", "irqlab-run-"); err != nil {
 					return &exitError{ExitError, err}
@@ -381,6 +382,27 @@ not tell (and if both happen); 130 interrupted. With --bisect it is what git bis
 	cmd.Flags().BoolVar(&bisect, "bisect", false, "for git bisect run: 0 good, 1 bad, 125 where this commit tells nothing (no kernel, no driver, an error), 128 where no commit would (bad usage, this machine): git stops there (irqlab help exit-status)")
 	cmd.Flags().BoolVar(&rf.timeline, "timeline", false, "show each case's timeline after the table; --out keeps them, for irqlab timeline --html")
 	return cmd
+}
+
+// warnOfKnown says before a run which status it will end with if the kernels are as they are known to be.
+func warnOfKnown(s Streams, cases []scenarios.Case) {
+	n := 0
+	for i := range cases {
+		if cases[i].KnownFailure() != "" {
+			n++
+		}
+	}
+	if n == 0 {
+		return
+	}
+	who := fmt.Sprintf("%d of these %d cases are", n, len(cases))
+	switch {
+	case len(cases) == 1:
+		who = "this case is"
+	case n == 1:
+		who = fmt.Sprintf("one of these %d cases is", len(cases))
+	}
+	s.say("%s known to fail on this kernel; the exit status will be 1", who)
 }
 
 // shown is the report with the names of files as a person needs them: from here, and none of those that will be gone. JSON has them relative to --out.

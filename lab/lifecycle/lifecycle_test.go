@@ -37,7 +37,7 @@ var kernels = []struct {
 	{"debian:6.18", "6.18.", true, 1, 1},
 	{"debian:7.2", "7.2.", true, 1, 1},
 	{"debian:7.3", "7.3.", true, 2, 1},
-	// Two links share the vectors. Ten cycles have not all passed yet (docs/kernels.md), so it takes IRQLAB_CYCLES to ask for them.
+	// Two links share the vectors. Ten cycles have not all passed yet (docs/dev/lifecycle.md), so it takes IRQLAB_CYCLES to ask for them.
 	{"debian:7.3", "7.3.", true, 0, 2},
 }
 
@@ -111,7 +111,7 @@ func TestLifeCycles(t *testing.T) {
 	}
 }
 
-// row is a line of the table in docs/kernels.md.
+// row is a line of the table in docs/dev/lifecycle.md.
 func row(release string, r *lifecycle.Report, took time.Duration) string {
 	resets := "ignored"
 	if r.SelfReset {

@@ -270,7 +270,7 @@ func (m Machine) KernelCommandLine() string {
 			words = append(words, "rcupdate.rcu_cpu_stall_timeout=120", "watchdog_thresh=60")
 			if !slices.ContainsFunc(m.Cmdline, func(word string) bool { return strings.HasPrefix(word, "maxcpus=") }) {
 				// Until the kernel has chosen a clock source, near the end of its boot, every online CPU ticks 250 times a second, and a large guest does
-				// little else (docs/performance.md, "Many CPUs"). So it boots on one CPU, and the agent brings up the others before anything else.
+				// little else (docs/dev/performance.md, "Many CPUs"). So it boots on one CPU, and the agent brings up the others before anything else.
 				words = append(words, "maxcpus=1", agentapi.OnlineWord)
 			}
 		}

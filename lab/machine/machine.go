@@ -49,7 +49,7 @@ const NoNode = -1
 const (
 	MaxDevices  = 16   // slots and neighbours together
 	maxCmdline  = 2047 // the kernel's COMMAND_LINE_SIZE on x86, less the final NUL
-	maxThreaded = 8    // above, TCG's vCPU threads cost more in waiting for each other than they gain (docs/performance.md, "Many CPUs")
+	maxThreaded = 8    // above, TCG's vCPU threads cost more in waiting for each other than they gain (docs/dev/performance.md, "Many CPUs")
 )
 
 // Slot is a place for a function that is hot-plugged once the guest runs: an empty root port of its own.

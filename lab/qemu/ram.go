@@ -127,7 +127,7 @@ func checkExtents(extents []extent, size int64) (total int64, err error) {
 
 // unpack copies saved memory, which begins with the first extent's, into the empty file f.
 //
-// Writing from a mapping was the fastest of what was tried (docs/performance.md); a page written whole is not cleared first.
+// Writing from a mapping was the fastest of what was tried (docs/dev/performance.md); a page written whole is not cleared first.
 func unpack(f *os.File, saved []byte, extents []extent) error {
 	for _, e := range extents {
 		if _, err := f.WriteAt(saved[:e.Length], e.Offset); err != nil {

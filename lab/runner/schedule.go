@@ -21,7 +21,7 @@ import (
 
 const mib = 1 << 20
 
-// What a VM takes of the host (docs/performance.md, "Jobs").
+// What a VM takes of the host (docs/dev/performance.md, "Jobs").
 const (
 	cpusPerCore  = 8         // emulated CPUs sleep most of the time: one core serves this many of them, each with a thread of its own
 	hostMemory   = 100 * mib // QEMU's own

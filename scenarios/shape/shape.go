@@ -15,7 +15,7 @@ import (
 	"irqlab/scenarios/nearest"
 )
 
-// Limits of a shape. Machines of both of the first two were booted and measured (docs/performance.md, "Many CPUs").
+// Limits of a shape. Machines of both of the first two were booted and measured (docs/dev/performance.md, "Many CPUs").
 const (
 	MaxCPUs          = 255       // as many as there are 8-bit APIC ids that a device's message reaches: 0 to 254
 	MaxNodes         = 64        // as many as were tried
