@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/creack/pty"
@@ -48,7 +49,8 @@ var signals = map[string]unix.Signal{
 const (
 	maxEnv     = 256
 	hangUpWait = time.Second            // from hang-up to kill, when the client has gone
-	ptyDrain   = 200 * time.Millisecond // a terminal's last output, when a background process keeps it open
+	drain      = 200 * time.Millisecond // a shell's last output, when a background process keeps it open
+	pipeSize   = 64 << 10               // what of it can still be on its way (pipe(7)); a terminal holds less
 )
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
@@ -209,7 +211,7 @@ func (s *session) start(args []string) (func(context.Context), error) {
 	if s.master != nil {
 		return s.startOnTerminal(spec)
 	}
-	return s.startOnPipes(spec)
+	return s.startOnPipes(spec, len(args) == 0)
 }
 
 // mergeEnv overlays later settings on earlier ones, since shells differ in which of two they take.
@@ -248,20 +250,18 @@ func (s *session) startOnTerminal(spec child.Spec) (func(context.Context), error
 	s.slave.Close() // so that the last process to leave the terminal ends its output
 	s.slave = nil
 	return func(ctx context.Context) {
-		output := make(chan struct{})
 		go func() { _, _ = io.Copy(s.master, s.channel) }() // ends when the channel does
-		go func() {
-			defer close(output)
-			_, _ = io.Copy(s.channel, s.master)
-		}()
+		output := relayTo(s.channel, s.master)
 		s.await(ctx, p)
-		_ = s.master.SetReadDeadline(time.Now().Add(ptyDrain))
-		<-output
+		output.end()
 		s.report(p)
 	}, nil
 }
 
-func (s *session) startOnPipes(spec child.Spec) (func(context.Context), error) {
+// startOnPipes waits for a command's background processes, too, whose output is wanted for as long as the client stays,
+// as OpenSSH does. A shell that reads a script ends with it, as on a terminal: else what a script forgot in the
+// background would hold its client, and a VM that lives as long as its shell.
+func (s *session) startOnPipes(spec child.Spec, script bool) (func(context.Context), error) {
 	var ours, theirs [3]*os.File
 	closeAll := func(fs [3]*os.File) {
 		for _, f := range fs {
@@ -295,15 +295,59 @@ func (s *session) startOnPipes(spec child.Spec) (func(context.Context), error) {
 			_, _ = io.Copy(ours[0], s.channel)
 			ours[0].Close() // the client's EOF becomes the command's
 		}()
-		var output sync.WaitGroup
-		output.Go(func() { _, _ = io.Copy(s.channel, ours[1]) })
-		output.Go(func() { _, _ = io.Copy(s.channel.Stderr(), ours[2]) })
-		// A background process may keep the pipes open after the command: its output is wanted too, for as long as the client stays.
+		outputs := []*relay{relayTo(s.channel, ours[1]), relayTo(s.channel.Stderr(), ours[2])}
 		defer context.AfterFunc(ctx, func() { ours[1].Close(); ours[2].Close() })()
 		s.await(ctx, p)
-		output.Wait()
+		for _, o := range outputs {
+			if script {
+				o.end()
+			}
+			<-o.done
+		}
 		s.report(p)
 	}, nil
+}
+
+// relay copies what a program and its children say.
+type relay struct {
+	to    io.Writer
+	from  *os.File
+	ended atomic.Bool // the program did; what its children keep open may stay so for ever
+	done  chan struct{}
+}
+
+func relayTo(to io.Writer, from *os.File) *relay {
+	r := &relay{to: to, from: from, done: make(chan struct{})}
+	go r.run()
+	return r
+}
+
+func (r *relay) run() {
+	defer close(r.done)
+	buf := make([]byte, 32<<10)
+	for left := pipeSize; left > 0; {
+		last := r.ended.Load()
+		if last {
+			_ = r.from.SetReadDeadline(time.Now().Add(drain))
+		}
+		n, err := r.from.Read(buf)
+		if last {
+			left -= n
+		}
+		if _, err := r.to.Write(buf[:n]); err != nil {
+			return
+		}
+		if err != nil && (last || !errors.Is(err, os.ErrDeadlineExceeded)) {
+			return
+		}
+	}
+}
+
+// end lets the relay end, however slow its reader is, with all that the program said before it ended.
+func (r *relay) end() {
+	_ = r.from.SetReadDeadline(time.Now()) // before ended, which moves it: a read under way is to begin anew
+	r.ended.Store(true)
+	<-r.done
 }
 
 // await returns when the process has ended; if ctx ends first the process is hung up, then killed.

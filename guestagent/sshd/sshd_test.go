@@ -176,6 +176,33 @@ func TestExecLargeOutput(t *testing.T) {
 	}
 }
 
+// A script's shell ends although what it left in the background keeps its output open; a command waits for that.
+func TestBackground(t *testing.T) {
+	t.Parallel()
+	c, _ := newFixture(t).client(t)
+	s := open(t, c)
+	var out bytes.Buffer
+	s.Stdin, s.Stdout = strings.NewReader("sleep 1000 & head -c 60000 /dev/zero; exit 3\n"), &out
+	if err := s.Shell(); err != nil {
+		t.Fatal(err)
+	}
+	var exit *ssh.ExitError
+	if err := s.Wait(); !errors.As(err, &exit) || exit.ExitStatus() != 3 || out.Len() != 60000 {
+		t.Errorf("err = %v, %d bytes", err, out.Len())
+	}
+	if out, err := open(t, c).Output("(sleep .5; echo late) &"); err != nil || string(out) != "late\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+	s = open(t, c) // somebody who floods it from the background does not hold it either
+	s.Stdin, s.Stdout = strings.NewReader("yes &\n"), io.Discard
+	if err := s.Shell(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestSignals(t *testing.T) {
 	t.Parallel()
 	c, _ := newFixture(t).client(t)
