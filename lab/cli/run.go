@@ -34,8 +34,9 @@ import (
 type scenarioFlags struct {
 	kernels, shapes, strategies, drivers, vectors, deviceNodes, irqchips, pressures, offlines []string
 
-	cases  []string // to be run, of those there are then
-	expect []string // beside what the scenario says
+	modules []string // in place of the kernel's own
+	cases   []string // to be run, of those there are then
+	expect  []string // beside what the scenario says
 }
 
 func (f *scenarioFlags) register(fs *pflag.FlagSet) {
@@ -48,6 +49,8 @@ func (f *scenarioFlags) register(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.irqchips, "irqchip", nil, "`msi`, or remapped (interrupt remapping: affinity changes take effect at once)")
 	fs.StringArrayVar(&f.pressures, "pressure", nil, "other devices' interrupts (`SPEC`): nvme:queues=4, virtio-blk:queues=2,node=1,\nvectors:before=queues,cpu0=12,cpu1-3=8, or none. Several are one profile;\n"+
 		"NAME=SPEC makes an alternative of each name: --pressure quiet=none --pressure busy=nvme:queues=4")
+	fs.StringArrayVar(&f.modules, "module", nil, "module to put in place of the kernel's own (`NAME=FILE`, mana=drivers/…/mana.ko), built for that kernel. It is sent to the\n"+
+		"running guest and costs no boot; may be repeated, once for each name")
 	fs.StringArrayVar(&f.offlines, "offline", nil, "CPUs (`LIST`, e.g. 2-3) taken offline before the vectors are spread; \"\" for none")
 }
 
@@ -58,7 +61,7 @@ func (f *scenarioFlags) command(scenario, name string) string {
 		name   string
 		values []string
 	}{{"kernel", f.kernels}, {"shape", f.shapes}, {"strategy", f.strategies}, {"driver", f.drivers}, {"vectors", f.vectors}, {"device-node", f.deviceNodes}, {"irqchip", f.irqchips},
-		{"pressure", f.pressures}, {"offline", f.offlines}, {"expect", f.expect}} {
+		{"pressure", f.pressures}, {"offline", f.offlines}, {"module", f.modules}, {"expect", f.expect}} {
 		for _, v := range flag.values {
 			words = append(words, "--"+flag.name, v)
 		}
@@ -443,6 +446,9 @@ func (f *scenarioFlags) plan(ctx context.Context, names []string, s Streams) ([]
 	if cases, err = selected(cases, f.cases); err != nil {
 		return nil, usageError(err)
 	}
+	if err := replaceModules(cases, f.modules); err != nil {
+		return nil, usageError(err)
+	}
 	given, err := parseAll("expect", f.expect, scenarios.ParseExpectation)
 	if err != nil {
 		return nil, usageError(err)
@@ -452,6 +458,28 @@ func (f *scenarioFlags) plan(ctx context.Context, names []string, s Streams) ([]
 	}
 	scenarios.Disambiguate(cases) // a scenario may be named twice, or two files may give theirs one name
 	return cases, nil
+}
+
+// replaceModules has all cases take the modules that --module names.
+func replaceModules(cases []scenarios.Case, words []string) error {
+	var modules []scenarios.Module
+	for _, w := range words {
+		name, file, ok := strings.Cut(w, "=")
+		name = strings.ReplaceAll(name, "-", "_")
+		switch {
+		case !ok || name == "" || file == "":
+			return fmt.Errorf("--module: %q is not NAME=FILE, as in mana=drivers/net/ethernet/microsoft/mana/mana.ko", w)
+		case slices.ContainsFunc(modules, func(m scenarios.Module) bool { return m.Name == name }):
+			return fmt.Errorf("--module: %s is given twice", name)
+		case name == scenarios.DriverMana && !slices.ContainsFunc(cases, func(c scenarios.Case) bool { return c.Driver == scenarios.DriverMana }):
+			return fmt.Errorf("--module: no case loads %s, since all drive the function from user space; give --driver %[1]s, or a scenario of the kernel's driver, such as %s", name, compareDefault)
+		}
+		modules = append(modules, scenarios.Module{Name: name, File: file})
+	}
+	for i := range cases {
+		cases[i].Modules = modules
+	}
+	return nil
 }
 
 // selected are the cases with a name that was asked for, or that begins with it and a slash; all, where none was.

@@ -221,6 +221,9 @@ func renderComparison(w io.Writer, c Comparison, colour bool) error {
 func (p *page) pair(a, b *result.Case) {
 	p.linef("%s/%s", foreign.Line(a.Scenario), foreign.Line(pairName(a, b)))
 	x, y := foreign.Line(a.KernelSpec), foreign.Line(b.KernelSpec)
+	if x == y { // it is modules that are compared
+		x, y = modules(a), modules(b)
+	}
 	rows := append([]row{{"kernel", a.Kernel, b.Kernel}}, caseRows(a, b)...)
 	t := newTable("", x, y, "")
 	for i, r := range rows {
@@ -251,6 +254,18 @@ func (p *page) pair(a, b *result.Case) {
 		p.linef("  nothing differs")
 	}
 	p.linef("")
+}
+
+// modules names those that took the place of the kernel's own.
+func modules(c *result.Case) string {
+	var names []string
+	for _, m := range c.Modules {
+		names = append(names, m.Name)
+	}
+	if len(names) == 0 {
+		return "as shipped"
+	}
+	return "with " + foreign.Line(strings.Join(names, ", "))
 }
 
 func (p *page) side(t table.Writer, r row, mark bool) {

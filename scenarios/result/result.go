@@ -63,6 +63,7 @@ type Case struct {
 
 	Kernel     string      `json:"kernel"`                // the release the guest reports
 	KernelSpec string      `json:"kernel_spec,omitempty"` // what was asked for
+	Modules    []Module    `json:"modules,omitempty"` // that took the place of the kernel's own
 	Driver     string      `json:"driver"`
 	Strategy   string      `json:"strategy"`         // empty when the kernel's driver places the vectors itself
 	Branch     string      `json:"branch,omitempty"` // which way the strategy went, e.g. "numa-aware, first group skipped"
@@ -81,6 +82,13 @@ type Case struct {
 	Observations []Observation `json:"observations"`
 	KernelLog    KernelLog     `json:"kernel_log"`
 	Artifacts    Artifacts     `json:"artifacts"`
+}
+
+// Module is a kernel module that was put in the place of the kernel's own.
+type Module struct {
+	Name   string `json:"name"`
+	File   string `json:"file"`             // as it was given
+	SHA256 string `json:"sha256,omitempty"` // of the file, in hexadecimal; empty if it came to no guest
 }
 
 // Seconds is where the time went.
