@@ -29,7 +29,9 @@ type BadModuleError struct {
 	Err        error
 }
 
-func (e *BadModuleError) Error() string { return fmt.Sprintf("module %s=%s: %v", e.Name, e.Path, e.Err) }
+func (e *BadModuleError) Error() string {
+	return fmt.Sprintf("module %s=%s: %v", e.Name, e.Path, e.Err)
+}
 func (e *BadModuleError) Unwrap() error { return e.Err }
 
 // Replacement reads a module's file and checks, as far as that can be seen without starting the kernel, that it takes the place of the kernel's own module of that name:

@@ -63,7 +63,7 @@ type Case struct {
 
 	Kernel     string      `json:"kernel"`                // the release the guest reports
 	KernelSpec string      `json:"kernel_spec,omitempty"` // what was asked for
-	Modules    []Module    `json:"modules,omitempty"` // that took the place of the kernel's own
+	Modules    []Module    `json:"modules,omitempty"`     // that took the place of the kernel's own
 	Driver     string      `json:"driver"`
 	Strategy   string      `json:"strategy"`         // empty when the kernel's driver places the vectors itself
 	Branch     string      `json:"branch,omitempty"` // which way the strategy went, e.g. "numa-aware, first group skipped"
