@@ -49,7 +49,7 @@ type File struct {
 	OldMode  fs.FileMode // 0644 or 0755 where the patch says it, else 0
 	NewMode  fs.FileMode
 	Copy     bool   // Old stays: New is a copy of it, changed by the hunks
-	Binary   string // what kind of binary change it is ("a git binary patch"), which cannot be applied; else empty
+	Refused  string // what it is that cannot be applied: "a binary change", "a symbolic link"; else empty
 	Hunks    []Hunk
 }
 
