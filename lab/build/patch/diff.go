@@ -35,10 +35,11 @@ type diffParser struct {
 	at     int
 	prefix string // of the new side's paths in the last file that told: "linux-6.18/"
 	hunks  int
+	offset int // lines of the input before the text
 }
 
 func (d *diffParser) errorAt(line int, format string, args ...any) error {
-	return &ReadError{Name: d.name, Line: line + 1, Text: fmt.Sprintf(format, args...)}
+	return &ReadError{Name: d.name, Line: line + 1 + d.offset, Text: fmt.Sprintf(format, args...)}
 }
 
 // line is the i-th line without a carriage return at its end, or "" after the last.
@@ -256,7 +257,7 @@ func (d *diffParser) hunk(f *File, crlf bool) (Hunk, error) {
 		v, _ := strconv.Atoi(s)
 		return v
 	}
-	h := Hunk{OldStart: num(m[1]), OldLines: num(m[2]), NewStart: num(m[3]), NewLines: num(m[4]), Section: strings.TrimSpace(m[5]), SourceLine: at + 1}
+	h := Hunk{OldStart: num(m[1]), OldLines: num(m[2]), NewStart: num(m[3]), NewLines: num(m[4]), Section: strings.TrimSpace(m[5]), SourceLine: at + 1 + d.offset}
 	d.at++
 	olds, news := 0, 0
 	for ; olds < h.OldLines || news < h.NewLines; d.at++ {
@@ -365,7 +366,8 @@ func (d *diffParser) brokenHunk(f *File, h Hunk, n, olds, news int, signature bo
 // wrongCounts says what the hunk's header should say.
 func (d *diffParser) wrongCounts(f *File, h Hunk, n int) error {
 	olds, news := 0, 0
-	i := h.SourceLine
+	start := h.SourceLine - 1 - d.offset
+	i := start + 1
 	for ; i < len(d.lines); i++ {
 		l := d.line(i)
 		if strings.HasPrefix(l, "--- ") && strings.HasPrefix(d.line(i+1), "+++ ") || l == "-- " || l == "" && d.line(i+1) == "" {
@@ -381,7 +383,7 @@ func (d *diffParser) wrongCounts(f *File, h Hunk, n int) error {
 			break
 		}
 	}
-	return d.errorAt(h.SourceLine-1, "%s, hunk %d: its header promises %s, its text has %s: a line is missing or too many, or, if the hunk was edited by hand, the header must be, too",
+	return d.errorAt(start, "%s, hunk %d: its header promises %s, its text has %s: a line is missing or too many, or, if the hunk was edited by hand, the header must be, too",
 		f.Path(), n, counts(h.OldLines, h.NewLines), counts(olds, news))
 }
 
