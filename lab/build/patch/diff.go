@@ -58,7 +58,7 @@ func (d *diffParser) file() (*File, error) {
 		return d.gitFile()
 	case strings.HasPrefix(l, "diff --cc "), strings.HasPrefix(l, "diff --combined "):
 		return nil, d.errorAt(d.at, "the combined diff of a merge, which cannot be applied: give the merge's commits")
-	case strings.HasPrefix(l, "--- ") && strings.HasPrefix(d.line(d.at+1), "+++ ") && strings.HasPrefix(d.line(d.at+2), "@@ -"):
+	case d.plainStart(d.at):
 		return d.plainFile()
 	case strings.HasPrefix(l, "*** ") && strings.HasPrefix(d.line(d.at+1), "--- ") && strings.HasPrefix(d.line(d.at+2), "********"):
 		return nil, d.errorAt(d.at, "a context diff, which is not read: make a unified one, with diff -u")
@@ -68,6 +68,11 @@ func (d *diffParser) file() (*File, error) {
 		return nil, d.errorAt(d.at, "half a patch: a hunk without the names of its file before it")
 	}
 	return nil, nil
+}
+
+// plainStart says whether a file's change without git's line begins at a line.
+func (d *diffParser) plainStart(i int) bool {
+	return strings.HasPrefix(d.line(i), "--- ") && strings.HasPrefix(d.line(i+1), "+++ ") && strings.HasPrefix(d.line(i+2), "@@ -")
 }
 
 // gitFile reads what follows "diff --git".
@@ -370,7 +375,7 @@ func (d *diffParser) wrongCounts(f *File, h Hunk, n int) error {
 	i := start + 1
 	for ; i < len(d.lines); i++ {
 		l := d.line(i)
-		if strings.HasPrefix(l, "--- ") && strings.HasPrefix(d.line(i+1), "+++ ") || l == "-- " || l == "" && d.line(i+1) == "" {
+		if d.plainStart(i) || l == "-- " || l == "" && d.line(i+1) == "" {
 			break
 		}
 		if l == "" || l[0] == ' ' || l[0] == '-' {
@@ -507,7 +512,7 @@ func (d *diffParser) pair(old, new string) (string, string, error) {
 	switch {
 	case old == new:
 		return old, new, nil
-	case okA && okB && oneLetter.MatchString(old) && oneLetter.MatchString(new) && a != b:
+	case okA && okB && oneLetter.MatchString(old) && oneLetter.MatchString(new) && oldRest == newRest:
 		return oldRest, newRest, nil
 	case okA && okB && a != b && oldRest == newRest:
 		d.prefix = b + "/"
