@@ -365,7 +365,15 @@ func (a *applier) file(p *Patch, f *File, written map[string]bool) error {
 	}
 	if f.New == "" {
 		if len(content) > 0 {
-			a.refuse(p, f, Different, "the patch removes the file, but this tree's has more in it than the patch knows")
+			const text = "the patch removes the file, but this tree's has more in it than the patch knows"
+			if len(f.Hunks) == 0 {
+				a.refuse(p, f, Different, text)
+				return nil
+			}
+			last := &a.result.Hunks[len(a.result.Hunks)-1]
+			old, _ := f.Hunks[len(f.Hunks)-1].sides()
+			last.Misfit = &Misfit{Reason: Different, Text: text, Want: trimmed(old.lines), Line: last.Line, Found: trimmed(from.text())}
+			last.Line = 0
 			return nil
 		}
 		a.set(f.Old, &state{})

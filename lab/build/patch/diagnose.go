@@ -44,6 +44,21 @@ func misfit(p *Patch, h *Hunk, file []string, x index, least, shift int, tried f
 		}
 		return m
 	}
+	if at := occurrences(file, old.lines); len(at) > 0 && at[0] < least {
+		m.Reason = Different
+		m.Text = fmt.Sprintf("what it expects stands at line %d, but before the hunk that comes first: put the hunks in the order of their lines", at[0]+1)
+		show(at[0], len(old.lines))
+		return m
+	} else if len(at) > 0 {
+		end := "begin"
+		if p, _, _ := old.drops(0); p >= 0 || old.start > 0 {
+			end = "end"
+		}
+		m.Reason = Different
+		m.Text = fmt.Sprintf("what it expects stands at line %d, but by the hunk's context it should %s the file: rebase it by hand", at[0]+1, end)
+		show(at[0], len(old.lines))
+		return m
+	}
 	if at, ok := whitespaceOnly(file, &old, least, guess); ok {
 		m.Reason = Whitespace
 		m.Text = fmt.Sprintf("would fit at line %d but for spaces and tabs: a mail program or a copied page has changed them. Get the mail itself", at+1)
