@@ -413,14 +413,12 @@ func (c *Cache) downloadQEMU(ctx context.Context, dir string, x *index, p Progre
 	if err != nil {
 		return err
 	}
-	args := []string{"-o", a.sourceOption("qemu"), "-o", "Dir::Cache::Archives=" + dir}
-	install := []string{"install", "-y", "--no-install-recommends", "-t", qemuSuite, qemuPackage + "=" + x.QEMU}
-	plan, err := a.run(ctx, dir, "", 0, nil, slices.Concat(args, install, []string{"--print-uris"})...)
+	want := []string{"-t", qemuSuite, qemuPackage + "=" + x.QEMU}
+	plan, err := a.planClosure(ctx, dir, "qemu", want)
 	if err != nil {
 		return fmt.Errorf("package %s %s: %w", qemuPackage, x.QEMU, err)
 	}
-	_, err = a.run(ctx, dir, "QEMU", totalSize(plan), p, slices.Concat(args, install, []string{"--download-only"})...)
-	if err != nil {
+	if err := a.downloadClosure(ctx, dir, "qemu", want, "QEMU", totalSize(plan), p); err != nil {
 		return fmt.Errorf("package %s %s: %w", qemuPackage, x.QEMU, err)
 	}
 	return nil
