@@ -8,8 +8,8 @@ import (
 	"irqlab/scenarios"
 )
 
-// Module is the one module whose changes can be tried: what the guest inserts at the moment that a case says. Its directory in the kernel's tree.
-const Module = "drivers/net/ethernet/microsoft/mana"
+// ModuleDir holds the one module whose changes can be tried: what the guest inserts at the moment that a case says. Its directory in the kernel's tree.
+const ModuleDir = "drivers/net/ethernet/microsoft/mana"
 
 // Scenario is what a changed driver is tried with, unless other scenarios are named.
 const Scenario = "changed-driver"
@@ -46,29 +46,22 @@ func (c Choice) Names() (names, cases []string) {
 func Ask(cases []scenarios.Case) []scenarios.Case {
 	var out []scenarios.Case
 	seen := map[string]bool{}
-	shipped := slices.Concat(scenarios.Shipped(), scenarios.Faults())
+	shipped := scenarios.Shipped()
 	for _, c := range cases {
 		if c.Driver != scenarios.DriverMana {
 			continue
 		}
 		_, what, _ := strings.Cut(c.Setup(), "|") // behind the scenario's name
-		if strings.HasPrefix(c.Scenario, scenarios.FaultsName+"/") || len(c.Steps) > 0 {
-			what = c.Setup()
-		}
 		if seen[what] {
 			continue
 		}
 		seen[what] = true
-		if slices.Contains(shipped, c.Scenario) && c.Scenario != Scenario && c.Scenario != "spread" && !fault(c.Scenario) {
+		if slices.Contains(shipped, c.Scenario) && c.Scenario != Scenario && c.Scenario != "spread" {
 			c.AskAnyVersion()
 		}
 		out = append(out, c)
 	}
 	return out
-}
-
-func fault(scenario string) bool {
-	return slices.Contains(scenarios.Faults(), scenarios.FaultsName+"/"+scenario) || slices.Contains(scenarios.Faults(), scenario)
 }
 
 // Touched sorts the paths of a patch.
@@ -82,7 +75,7 @@ type Touched struct {
 func Touch(paths []string) (t Touched) {
 	for _, p := range paths {
 		switch {
-		case build.Owns(Module, p):
+		case build.Owns(ModuleDir, p):
 			t.Own = append(t.Own, p)
 		case Outside(p):
 			t.Nothing = append(t.Nothing, p)
