@@ -15,8 +15,12 @@ import (
 const DefaultFuzz = 3
 
 const (
-	maxFile = 64 << 20  // a file larger than this is not one of source
-	maxTree = 512 << 20 // of all files that one series changes
+	maxFile = 32 << 20  // a file larger than this is not one of source
+	maxTree = 256 << 20 // of all files that one series changes
+
+	// What does not fit is looked at closely so often, and tried so often: it takes time, and nobody reads more.
+	maxReasons = 200
+	maxMisfits = 1000
 )
 
 // Options of [Apply].
@@ -137,7 +141,7 @@ func (h *HunkReport) Where() string {
 // Apply applies the series to the tree, in memory. All hunks are tried, whatever fails: the result has the report even
 // if the error, then an [*ApplyError], says that some did not apply. Any other error is the tree's, and has no result.
 func Apply(tree fs.FS, s Series, o Options) (*Result, error) {
-	a := &applier{tree: tree, options: o, files: map[string]*state{}, result: &Result{Notes: s.Notes()}}
+	a := &applier{tree: tree, options: o, files: map[string]*state{}, first: map[string]*state{}, folders: map[string]bool{}, result: &Result{Notes: s.Notes()}}
 	for _, p := range s {
 		if err := a.patch(p); err != nil {
 			return nil, err
@@ -188,9 +192,11 @@ type applier struct {
 	tree    fs.FS
 	options Options
 	files   map[string]*state // as they are now
-	orig    map[string]*state // as they were before the current patch
+	before  map[string]*state // of those that the current patch has changed, as they were before it
 	first   map[string]*state // as they are in the tree
-	total   int
+	folders map[string]bool   // those that new files are in
+	total   int               // bytes read
+	misfits int
 	result  *Result
 }
 
@@ -210,9 +216,6 @@ func (a *applier) load(path string) (*state, error) {
 	s, err := a.read(path)
 	if err != nil {
 		return nil, err
-	}
-	if a.first == nil {
-		a.first = map[string]*state{}
 	}
 	a.files[path], a.first[path] = s, s
 	return s, nil
@@ -276,18 +279,36 @@ func kind(m fs.FileMode) string {
 }
 
 // set replaces a file's state.
-func (a *applier) set(path string, s *state) { a.files[path] = s }
+func (a *applier) set(path string, s *state) {
+	if _, ok := a.before[path]; !ok {
+		a.before[path] = a.files[path]
+	}
+	a.files[path] = s
+	if s.exists && !a.first[path].exists {
+		for i, c := range path {
+			if c == '/' {
+				a.folders[path[:i]] = true
+			}
+		}
+	}
+}
 
 // patch applies one patch.
 func (a *applier) patch(p *Patch) error {
-	a.orig = maps.Clone(a.files)
-	written := map[string]bool{}
+	a.before = map[string]*state{}
+	// All renames of a patch happen at once: what one moves away is in no other's way.
+	moves, written := map[string]bool{}, map[string]bool{}
+	for i := range p.Files {
+		if f := &p.Files[i]; f.Old != f.New && f.New != "" && !f.Copy {
+			moves[f.Old] = true
+		}
+	}
 	for i := range p.Files {
 		f := &p.Files[i]
 		if a.outside(f) {
 			continue
 		}
-		if err := a.file(p, f, written); err != nil {
+		if err := a.file(p, f, moves, written); err != nil {
 			var r *refusal
 			if !errors.As(err, &r) {
 				return err
@@ -325,7 +346,7 @@ func (a *applier) refuse(p *Patch, f *File, why Reason, format string, args ...a
 }
 
 // file applies one file's change.
-func (a *applier) file(p *Patch, f *File, written map[string]bool) error {
+func (a *applier) file(p *Patch, f *File, moves, written map[string]bool) error {
 	if f.Refused != "" {
 		a.refuse(p, f, Refused, "%s, which is not applied: take it out of the patch if it does not matter here", f.Refused)
 		return nil
@@ -337,11 +358,8 @@ func (a *applier) file(p *Patch, f *File, written map[string]bool) error {
 		if from, err = a.load(f.Old); err != nil {
 			return err
 		}
-		// All renames of a patch happen at once: what is moved is what was there before it.
-		if s, ok := a.orig[f.Old]; moved && ok {
-			from = s
-		} else if s, ok := a.first[f.Old]; moved && ok {
-			from = s
+		if s, ok := a.before[f.Old]; moved && ok {
+			from = s // and what it moves is what was there before the patch
 		}
 		if !from.exists {
 			return a.missing(p, f)
@@ -351,7 +369,7 @@ func (a *applier) file(p *Patch, f *File, written map[string]bool) error {
 		if to, err = a.load(f.New); err != nil {
 			return err
 		}
-		if to.exists && !(moved && a.movesAway(p, f.New)) {
+		if to.exists && !(moved && moves[f.New]) {
 			a.thereAlready(p, f, to)
 			return nil
 		}
@@ -394,11 +412,6 @@ func (a *applier) file(p *Patch, f *File, written map[string]bool) error {
 	return nil
 }
 
-// movesAway says whether the patch renames what stands at a path.
-func (a *applier) movesAway(p *Patch, path string) bool {
-	return slices.ContainsFunc(p.Files, func(f File) bool { return f.Old == path && f.New != path && !f.Copy })
-}
-
 // blocked refuses a new file below one that an earlier patch made.
 func (a *applier) blocked(path string) error {
 	for i, c := range path {
@@ -409,10 +422,8 @@ func (a *applier) blocked(path string) error {
 			return &refusal{fmt.Sprintf("%s is a file", printable(path[:i]))}
 		}
 	}
-	for other, s := range a.files {
-		if s.exists && strings.HasPrefix(other, path+"/") {
-			return &refusal{"it is a folder"}
-		}
+	if a.folders[path] {
+		return &refusal{"it is a folder"}
 	}
 	return nil
 }
@@ -492,6 +503,12 @@ func (a *applier) hunks(p *Patch, f *File, from *state) ([]byte, bool) {
 		report := HunkReport{Patch: p, Path: f.Path(), Hunk: i + 1, Of: len(f.Hunks), SourceLine: h.SourceLine, Section: h.Section}
 		old, new := h.sides()
 		at, ok := fit{}, false
+		if a.misfits >= maxMisfits {
+			report.Misfit = &Misfit{Reason: Different, Text: fmt.Sprintf("not tried any more, after %d that do not apply", maxMisfits)}
+			a.result.Hunks = append(a.result.Hunks, report)
+			all = false
+			continue
+		}
 		if len(old.lines) == 0 && len(file) == 0 && i == 0 {
 			ok = true // all of an empty or new file
 		} else if len(old.lines) > 0 {
@@ -501,10 +518,14 @@ func (a *applier) hunks(p *Patch, f *File, from *state) ([]byte, bool) {
 			ok = false
 		}
 		if !ok {
-			if x == nil {
-				x = indexOf(file)
+			if a.misfits++; a.misfits > maxReasons {
+				report.Misfit = &Misfit{Reason: Different, Text: fmt.Sprintf("does not fit; after %d such, the reason is not looked for", maxReasons), Want: trimmed(old.lines)}
+			} else {
+				if x == nil {
+					x = indexOf(file)
+				}
+				report.Misfit = misfit(p, h, file, x, least, shift, at)
 			}
-			report.Misfit = misfit(p, h, file, x, least, shift, at)
 			a.result.Hunks = append(a.result.Hunks, report)
 			all = false
 			continue

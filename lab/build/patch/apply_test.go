@@ -265,6 +265,24 @@ func TestApplyFollowsNoLink(t *testing.T) {
 	}
 }
 
+// Of very many hunks that do not fit, all are told, but not all looked at.
+func TestApplyManyMisfits(t *testing.T) {
+	var b strings.Builder
+	for i := range maxMisfits + 10 {
+		fmt.Fprintf(&b, "@@ -%d +%d @@\n-no %d\n+new\n", i+1, i+1, i)
+	}
+	r, err := Apply(tree("x", numbered(1, 20)), parsed(t, ofX(b.String())), Options{})
+	var failed *ApplyError
+	if !errors.As(err, &failed) || len(failed.Misfits) != maxMisfits+10 || failed.Total != maxMisfits+10 {
+		t.Fatal(err)
+	}
+	for i, want := range map[int]string{maxReasons - 1: "nothing like it", maxReasons: "does not fit", maxMisfits - 1: "does not fit", maxMisfits: "not tried any more"} {
+		if got := r.Hunks[i].Misfit.Text; !strings.Contains(got, want) {
+			t.Errorf("%d: %s, want %s", i, got, want)
+		}
+	}
+}
+
 // A tree that cannot be read is no fault of the patch.
 func TestApplyTreesFault(t *testing.T) {
 	broken := fstest.MapFS{"x": &fstest.MapFile{Data: []byte("a\n"), Mode: 0o644}}

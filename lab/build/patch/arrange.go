@@ -10,7 +10,11 @@ import (
 // arrange makes a series of what was found: without replies, doubles and cover letters, and numbered patches in the order
 // of their numbers.
 func arrange(found []*candidate) (Series, error) {
+	source := found[0].Source
 	found, notes := choose(found)
+	if len(found) == 0 {
+		return nil, &ReadError{Name: source, Text: "only diffs in cover letters are in it: give the mails with the patches"}
+	}
 	if err := oneVersion(found); err != nil {
 		return nil, err
 	}

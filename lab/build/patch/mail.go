@@ -36,7 +36,7 @@ func isBox(raw []byte) bool {
 // isMail says whether raw begins with a mail's header.
 func isMail(raw []byte) bool {
 	known := false
-	for i := 0; i < 500 && len(raw) > 0; i++ {
+	for i := 0; i < 5000 && len(raw) > 0; i++ {
 		var line []byte
 		line, raw = firstLine(raw)
 		switch {

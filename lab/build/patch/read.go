@@ -12,7 +12,11 @@ import (
 	"golang.org/x/text/encoding/unicode"
 )
 
-const maxInput = 64 << 20 // of one input, unpacked
+const (
+	maxInput = 64 << 20 // of one input, unpacked
+	maxLines = 4 << 20  // of one text; a whole release of the kernel has some 3 million
+	maxNotes = 10       // of one kind
+)
 
 // A ReadError says what is wrong with an input, and where.
 type ReadError struct {
@@ -171,6 +175,9 @@ var (
 // text finds the diffs in a text. A text that is not one mail's may be several mails' or a commit's as somebody saved
 // them: then lines that look like a subject begin the next.
 func (r *reader) text(text string, o textOptions) error {
+	if strings.Count(text, "\n") > maxLines {
+		return &ReadError{Name: r.name, Text: fmt.Sprintf("more than %d lines", maxLines)}
+	}
 	lines := strings.Split(text, "\n")
 	if lines[len(lines)-1] == "" {
 		lines = lines[:len(lines)-1]
@@ -213,7 +220,7 @@ func (r *reader) text(text string, o textOptions) error {
 		switch {
 		case quotedStart.MatchString(l):
 			r.quoted = true
-		case onlyIn.MatchString(l):
+		case onlyIn.MatchString(l) && len(notes) < maxNotes:
 			notes = append(notes, fmt.Sprintf("%s, line %d: %q: that file's text is not in the patch; diff -N puts it in.", printable(r.name), d.at+1+d.offset, printable(l)))
 		case o.whole:
 			// A mail's text may begin with the true author and subject, and an empty line.

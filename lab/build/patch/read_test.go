@@ -311,6 +311,8 @@ func TestReadRefuses(t *testing.T) {
 		{"a cut multipart", multipart("x", "Content-Type: text/plain\n\n"+lampDiff)[:400], "a damaged mail"},
 		{"two names, git's", git("--- a/x\n+++ b/y\n@@ -1 +1 @@\n-a\n+b\n"), "which file is meant cannot be told"},
 		{"an unknown encoding", mailText("x", "Content-Transfer-Encoding: rot13\n\nx\n"), "a damaged mail"},
+		{"two cover letters with diffs", boxFrom + mailText("[PATCH 0/2] a", inMail(lampDiff)) + boxFrom + mailText("[PATCH 0/2] b", inMail(bellDiff)), "only diffs in cover letters"},
+		{"too many lines", strings.Repeat("\n", maxLines+1), "more than 4194304 lines"},
 		{"too large", gzipped(strings.Repeat(strings.Repeat(" ", 1<<20), 65)), "it is larger than 64 MiB"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
