@@ -41,16 +41,21 @@ type scenarioFlags struct {
 
 func (f *scenarioFlags) register(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.kernels, "kernel", nil, "kernel `SPEC`: debian:7.3 (newest complete match), debian:6.18.15, a bzImage or vmlinux, a kernel build tree,\nor .deb files joined by commas")
-	fs.StringArrayVar(&f.shapes, "shape", nil, "machine `SHAPE`, e.g. "+shape.Default().String())
 	fs.StringArrayVar(&f.strategies, "strategy", nil, "affinity strategy `NAME`, one of "+strings.Join(strategy.Names(), ", ")+"; or "+scenarios.AllStrategies)
 	fs.StringArrayVar(&f.drivers, "driver", nil, "who drives the function: `vfio` (the guest agent) or mana (the kernel's driver)")
+	fs.StringArrayVar(&f.modules, "module", nil, "module to put in place of the kernel's own (`NAME=FILE`, mana=drivers/…/mana.ko), built for that kernel. It is sent to the\n"+
+		"running guest and costs no boot; may be repeated, once for each name")
+	f.registerMachine(fs)
+}
+
+// registerMachine registers the flags that say what the kernel's own driver finds.
+func (f *scenarioFlags) registerMachine(fs *pflag.FlagSet) {
+	fs.StringArrayVar(&f.shapes, "shape", nil, "machine `SHAPE`, e.g. "+shape.Default().String())
 	fs.StringArrayVar(&f.vectors, "vectors", nil, "MSI-X vectors of the function, HWC included (`N`), or online, online+N, online-N: relative to the online CPUs")
 	fs.StringArrayVar(&f.deviceNodes, "device-node", nil, "NUMA node of the function (`N`), or none")
 	fs.StringArrayVar(&f.irqchips, "irqchip", nil, "`msi`, or remapped (interrupt remapping: affinity changes take effect at once)")
 	fs.StringArrayVar(&f.pressures, "pressure", nil, "other devices' interrupts (`SPEC`): nvme:queues=4, virtio-blk:queues=2,node=1,\nvectors:before=queues,cpu0=12,cpu1-3=8, or none. Several are one profile;\n"+
 		"NAME=SPEC makes an alternative of each name: --pressure quiet=none --pressure busy=nvme:queues=4")
-	fs.StringArrayVar(&f.modules, "module", nil, "module to put in place of the kernel's own (`NAME=FILE`, mana=drivers/…/mana.ko), built for that kernel. It is sent to the\n"+
-		"running guest and costs no boot; may be repeated, once for each name")
 	fs.StringArrayVar(&f.offlines, "offline", nil, "CPUs (`LIST`, e.g. 2-3) taken offline before the vectors are spread; \"\" for none")
 }
 
@@ -66,12 +71,19 @@ func (f *scenarioFlags) command(scenario, name string) string {
 			words = append(words, "--"+flag.name, v)
 		}
 	}
+	return quoted(words)
+}
+
+// quoted writes words so that a shell reads them as they are.
+func quoted(words []string) string {
+	out := make([]string, len(words))
 	for i, w := range words {
+		out[i] = w
 		if q, err := syntax.Quote(w, syntax.LangPOSIX); err == nil {
-			words[i] = q
+			out[i] = q
 		}
 	}
-	return strings.Join(words, " ")
+	return strings.Join(out, " ")
 }
 
 // overrides turns the flags that were given into Overrides.

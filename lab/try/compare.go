@@ -69,7 +69,7 @@ func compare(a, b *result.Case) Compared {
 	}
 	var f facts
 	failed := func(c *result.Case) bool { return c.Outcome == result.Fail }
-	f.sides(failed(a), failed(b), "it fails, and did not without: "+firstReason(b), "it does not fail, and did without: "+firstReason(a))
+	f.sides(failed(a), failed(b), "it fails, and did not before: "+firstReason(b), "it does not fail, and did before: "+firstReason(a))
 	newWarnings, gone := others(b.KernelLog.Warnings, a.KernelLog.Warnings), others(a.KernelLog.Warnings, b.KernelLog.Warnings)
 	for _, w := range newWarnings {
 		f.worse = append(f.worse, "the kernel's log has a new warning: "+w)
@@ -81,7 +81,7 @@ func compare(a, b *result.Case) Compared {
 		f.observation(label, len(labels(a, b)) > 1, a.Find(label), b.Find(label))
 	}
 	if a.Branch != b.Branch {
-		f.changed = append(f.changed, fmt.Sprintf("the driver's way: %s, without %s", cmp.Or(b.Branch, "not known"), cmp.Or(a.Branch, "not known")))
+		f.changed = append(f.changed, fmt.Sprintf("the driver's way: %s, before %s", cmp.Or(b.Branch, "not known"), cmp.Or(a.Branch, "not known")))
 	}
 	c.Better, c.Worse, c.Changed = append(c.Better, f.better...), append(c.Worse, f.worse...), append(c.Changed, f.changed...)
 	switch {
@@ -108,17 +108,17 @@ func (f *facts) observation(label string, several bool, a, b *result.Observation
 	}
 	switch {
 	case a == nil:
-		f.better = append(f.better, fmt.Sprintf("it came as far as %q, and did not without", label))
+		f.better = append(f.better, fmt.Sprintf("it came as far as %q, and did not before", label))
 		return
 	case b == nil:
-		f.worse = append(f.worse, fmt.Sprintf("it did not come as far as %q, and did without", label))
+		f.worse = append(f.worse, fmt.Sprintf("it did not come as far as %q, and did before", label))
 		return
 	}
-	f.sides(a.Clustered, b.Clustered, at+"clustered, and was not without: "+cluster(b), at+"not clustered, and was without: "+cluster(a))
+	f.sides(a.Clustered, b.Clustered, at+"clustered, and was not before: "+cluster(b), at+"not clustered, and was before: "+cluster(a))
 	if slices.Equal(a.Online, b.Online) && len(a.IdleCPUs) != len(b.IdleCPUs) {
 		f.sides(len(a.IdleCPUs) > len(b.IdleCPUs), len(b.IdleCPUs) > len(a.IdleCPUs),
-			fmt.Sprintf("%smore CPUs without a queue: %s, without %s", at, list(b.IdleCPUs), list(a.IdleCPUs)),
-			fmt.Sprintf("%sfewer CPUs without a queue: %s, without %s", at, list(b.IdleCPUs), list(a.IdleCPUs)))
+			fmt.Sprintf("%smore CPUs without a queue: %s, before %s", at, list(b.IdleCPUs), list(a.IdleCPUs)),
+			fmt.Sprintf("%sfewer CPUs without a queue: %s, before %s", at, list(b.IdleCPUs), list(a.IdleCPUs)))
 	}
 	var dropped, kept, asked, moved cpulist.List
 	for _, v := range b.Vectors {
@@ -141,13 +141,13 @@ func (f *facts) observation(label string, several bool, a, b *result.Observation
 		}
 	}
 	if len(dropped) > 0 {
-		f.worse = append(f.worse, fmt.Sprintf("%sthe kernel did not keep what was asked for vector %s, and did without", at, dropped))
+		f.worse = append(f.worse, fmt.Sprintf("%sthe kernel did not keep what was asked for vector %s, and did before", at, dropped))
 	}
 	if len(kept) > 0 {
-		f.better = append(f.better, fmt.Sprintf("%sthe kernel kept what was asked for vector %s, and did not without", at, kept))
+		f.better = append(f.better, fmt.Sprintf("%sthe kernel kept what was asked for vector %s, and did not before", at, kept))
 	}
 	if x, y := len(a.Vectors), len(b.Vectors); x != y {
-		f.changed = append(f.changed, fmt.Sprintf("%s%d vectors, without %d", at, y, x))
+		f.changed = append(f.changed, fmt.Sprintf("%s%d vectors, before %d", at, y, x))
 	}
 	if len(asked) > 0 {
 		f.changed = append(f.changed, fmt.Sprintf("%sother masks are asked for vector %s", at, asked))

@@ -9,18 +9,19 @@ import (
 	"irqlab/scenarios/result"
 )
 
-// mailWidth is what a line of a mail to a list may have.
-const mailWidth = 72
-
 // Mail writes a trial as plain text to be pasted into a mail: what was tried on what, the command that does it again, and for each case that is not as it was both tables.
 func Mail(w io.Writer, t Trial) error {
-	p := &page{}
-	done := "with"
+	p := &page{width: mailWidth}
+	before, after := "without the patch", "with the patch"
 	if t.Reversed {
-		done = "with it taken out"
+		before, after = "with the patch, as the kernel is", "without the patch"
 	}
 	for _, patch := range t.Patches {
-		p.item("Patch:   ", patch.Subject())
+		text := patch.Subject()
+		if t.Reversed {
+			text += ", taken out"
+		}
+		p.item("Patch:   ", text)
 	}
 	p.item("Id:      ", t.ID)
 	p.item("Kernel:  ", strings.TrimPrefix(fmt.Sprintf("%s (%s)", t.Kernel.Release, t.Kernel.Spec), " "))
@@ -43,7 +44,7 @@ func Mail(w io.Writer, t Trial) error {
 		}
 	}
 	p.linef("Again:   %s", foreign.Line(t.Command)) // to be copied: not wrapped
-	p.item("Result:  ", t.Verdict.text(t.Cases))
+	p.item("Result:  ", t.verdict())
 	var same []string
 	for i := range t.Cases {
 		c := &t.Cases[i]
@@ -59,9 +60,9 @@ func Mail(w io.Writer, t Trial) error {
 			}
 		}
 		p.linef("")
-		p.mailTable("without the patch", c.Without)
+		p.mailTable(before, c.Without)
 		p.linef("")
-		p.mailTable(done+" the patch", c.With)
+		p.mailTable(after, c.With)
 	}
 	if len(same) > 0 {
 		p.linef("")

@@ -13,29 +13,26 @@ import (
 )
 
 const (
-	width   = 80
-	maxCell = 24 // of the CPUs of one side
+	tableWidth = 80
+	mailWidth  = 72 // of a line of a mail to a list
+	maxCell    = 24 // of the CPUs of one side
 )
 
 // page is a text being written.
-type page struct{ strings.Builder }
+type page struct {
+	strings.Builder
+	width int
+}
 
 func (p *page) linef(format string, args ...any) { fmt.Fprintf(p, format+"\n", args...) }
 
 // item writes text behind a mark, wrapped, each line of it by itself.
 func (p *page) item(mark, text string) {
 	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
-		for _, part := range wrap(foreign.Line(line), width-utf8.RuneCountInString(mark)) {
+		for _, part := range wrap(foreign.Line(line), p.width-utf8.RuneCountInString(mark)) {
 			p.linef("%s", strings.TrimRight(mark+part, " "))
 			mark = strings.Repeat(" ", utf8.RuneCountInString(mark))
 		}
-	}
-}
-
-// verbatim writes lines as they are, cleaned, behind a mark.
-func (p *page) verbatim(mark string, lines []string) {
-	for _, l := range lines {
-		p.linef("%s", strings.TrimRight(mark+foreign.Line(strings.ReplaceAll(strings.TrimRight(l, "\r\n"), "\t", "        ")), " "))
 	}
 }
 
@@ -111,31 +108,21 @@ func (p *page) columns(indent string, rows [][]string) {
 
 // Table writes a trial for people, 80 columns wide.
 func Table(w io.Writer, t Trial) error {
-	p := &page{}
+	p := &page{width: tableWidth}
 	p.heading(t)
-	p.hunks(t, false)
+	p.hunks(t)
 	p.build(t)
 	if len(t.Cases) > 0 {
 		p.linef("")
-		p.overview(t.Cases)
+		p.overview(t)
 		for i := range t.Cases {
 			if c := &t.Cases[i]; c.Change != Unchanged {
 				p.linef("")
-				p.inFull(c)
+				p.inFull(t, c)
 			}
 		}
 		p.linef("")
 	}
-	p.verdict(t)
-	_, err := io.WriteString(w, p.String())
-	return err
-}
-
-// Check writes how each hunk fits, and no more.
-func Check(w io.Writer, t Trial) error {
-	p := &page{}
-	p.heading(t)
-	p.hunks(t, true)
 	p.verdict(t)
 	_, err := io.WriteString(w, p.String())
 	return err
@@ -150,7 +137,7 @@ func (p *page) heading(t Trial) {
 		}
 		text := patch.Subject()
 		if t.Reversed {
-			text = "taken out: " + text
+			text += ", taken out"
 		}
 		p.item(mark, text)
 	}
@@ -170,8 +157,8 @@ func (p *page) heading(t Trial) {
 	}
 }
 
-// hunks says how they fitted: each one, or all that did not fit as they are.
-func (p *page) hunks(t Trial, all bool) {
+// hunks says how they fitted, and of those with fuzz where they went. Those that did not fit are report.Patch's to show.
+func (p *page) hunks(t Trial) {
 	if len(t.Hunks) == 0 {
 		return
 	}
@@ -186,37 +173,19 @@ func (p *page) hunks(t Trial, all bool) {
 			moved++
 		}
 	}
-	total := plural(len(t.Hunks), "hunk", "hunks")
+	how := "as they are"
 	switch {
 	case misfits > 0:
-		p.item("applies: ", fmt.Sprintf("no: %d of %s", misfits, total))
+		how = fmt.Sprintf("%d of them not", misfits)
 	case fuzzy > 0:
-		p.item("applies: ", fmt.Sprintf("%s, %d with fuzz", total, fuzzy))
+		how = fmt.Sprintf("%d with fuzz", fuzzy)
 	case moved > 0:
-		p.item("applies: ", fmt.Sprintf("%s, %d at another line than the patch says", total, moved))
-	default:
-		p.item("applies: ", total+", as they are")
+		how = fmt.Sprintf("%d at another line than the patch says", moved)
 	}
+	p.item("applies: ", plural(len(t.Hunks), "hunk", "hunks")+", "+how)
 	for _, h := range t.Hunks {
-		switch {
-		case h.Misfit != "":
-			p.item("  - ", h.Where+": "+h.Misfit)
-			if len(h.Want) > 0 {
-				p.linef("      the patch expects:")
-				p.verbatim("      | ", h.Want)
-			}
-			if len(h.Found) > 0 {
-				p.linef("      line %d and on is:", h.FoundLine)
-				p.verbatim("      | ", h.Found)
-			}
-		case h.Fuzz > 0:
-			p.item("  - ", fmt.Sprintf("%s: at line %d, with fuzz: %s of its context %s not there; look whether it is meant for this place", h.Where, h.Line, plural(h.Fuzz, "line", "lines"), isAre(h.Fuzz)))
-		case all && h.Offset != 0:
-			p.item("  - ", fmt.Sprintf("%s: at line %d, %+d from where the patch says", h.Where, h.Line, h.Offset))
-		case all && h.Line > 0:
-			p.item("  - ", fmt.Sprintf("%s: at line %d", h.Where, h.Line))
-		case all:
-			p.item("  - ", h.Where)
+		if h.Fuzz > 0 {
+			p.item("  - ", fmt.Sprintf("%s: at line %d, with %s of its context not there; look whether it is meant for this place", h.Where, h.Line, plural(h.Fuzz, "line", "lines")))
 		}
 	}
 }
@@ -268,13 +237,15 @@ func someOf(names []string) string {
 }
 
 // overview is a line for each case, or for each reading of one that has several.
-func (p *page) overview(cases []Compared) {
+func (p *page) overview(t Trial) {
+	cases := t.Cases
+	before, after := t.sides()
 	p.linef("effective CPU of the HWC vector; of each queue vector")
 	several := false
 	for _, c := range cases {
 		several = several || c.Scenario != cases[0].Scenario
 	}
-	rows := [][]string{{"case", "without", "with", "result"}}
+	rows := [][]string{{"case", before, after, "result"}}
 	for _, c := range cases {
 		name := foreign.Line(c.Case)
 		if several {
@@ -340,7 +311,8 @@ func placement(o *result.Observation) string {
 }
 
 // inFull is a case that is not as it was: why, and both sides of each vector.
-func (p *page) inFull(c *Compared) {
+func (p *page) inFull(t Trial, c *Compared) {
+	before, after := t.sides()
 	p.item("", fmt.Sprintf("%s/%s: %s", c.Scenario, c.Case, c.Change))
 	p.item("  ", machine(c.With))
 	for _, list := range []struct {
@@ -352,16 +324,37 @@ func (p *page) inFull(c *Compared) {
 		}
 	}
 	if c.Change == Unknown {
-		for _, r := range append(prefixed("without: ", c.Without.Reasons), prefixed("with: ", c.With.Reasons)...) {
+		for _, r := range append(prefixed(before+": ", c.Without.Reasons), prefixed(after+": ", c.With.Reasons)...) {
 			p.item("  - ", r)
 		}
 	}
+	if c.Change == Worse && c.Fails != "" {
+		p.evidence(c.With)
+	}
 	for _, label := range labels(c.Without, c.With) {
 		p.linef("")
-		p.vectors("  ", label, c.Without.Find(label), c.With.Find(label))
+		p.vectors(label, before, c.Without.Find(label), after, c.With.Find(label))
 	}
 	if command := c.With.Command; command != "" {
 		p.item("  again: ", command)
+	}
+}
+
+// maxEvidence is how many lines are shown of why a case fails; the results that --out keeps have them all.
+const maxEvidence = 16
+
+// evidence is why a case fails, in the words that it fails with.
+func (p *page) evidence(c *result.Case) {
+	lines := strings.Split(strings.Join(c.Reasons, "\n"), "\n")
+	for i, l := range lines {
+		if i == maxEvidence {
+			p.linef("  | … and %d more lines", len(lines)-i)
+			break
+		}
+		p.item("  | ", l)
+	}
+	if c.Artifacts.Console != "" {
+		p.item("  console: ", c.Artifacts.Console)
 	}
 }
 
@@ -374,8 +367,8 @@ func prefixed(mark string, words []string) []string {
 }
 
 // vectors sets those of both sides against each other: where each is, and of which mask.
-func (p *page) vectors(indent, label string, a, b *result.Observation) {
-	rows := [][]string{{"IRQ name", "without: effective", "of", "with: effective", "of"}}
+func (p *page) vectors(label, before string, a *result.Observation, after string, b *result.Observation) {
+	rows := [][]string{{"IRQ name", before + ": effective", "of", after + ": effective", "of"}}
 	if label != "settled" {
 		rows[0][0] = foreign.Line(label)
 	}
@@ -405,7 +398,7 @@ func (p *page) vectors(indent, label string, a, b *result.Observation) {
 		y, ye, ym := cells(b, i)
 		rows = append(rows, []string{cmp.Or(y, x), xe, xm, ye, ym})
 	}
-	p.columns(indent, rows)
+	p.columns("  ", rows)
 }
 
 // irqName is the name in /proc/interrupts without the function's address.
@@ -448,7 +441,7 @@ func cpus(s shape.Shape) string {
 
 // verdict ends it.
 func (p *page) verdict(t Trial) {
-	p.item("verdict: ", t.Verdict.text(t.Cases))
+	p.item("verdict: ", t.verdict())
 	if len(t.Cases) == 0 || t.Verdict.Word == WordFails || t.Verdict.Word == WordUnknown {
 		for _, r := range t.Verdict.Reasons {
 			p.item("  - ", r)
@@ -457,22 +450,26 @@ func (p *page) verdict(t Trial) {
 }
 
 // text is the verdict in words.
-func (v Verdict) text(cases []Compared) string {
+func (t *Trial) verdict() string {
 	n := ""
-	if len(cases) > 0 {
-		n = " (" + count(cases) + ")"
+	if len(t.Cases) > 0 {
+		n = " (" + count(t.Cases) + ")"
 	}
-	switch v.Word {
+	what := "the patch"
+	if t.Reversed {
+		what = "taking the patch out"
+	}
+	switch t.Verdict.Word {
 	case WordBetter:
-		return "better: the patch mends what failed or was clustered, and makes nothing worse" + n
+		return "better: " + what + " makes something better, and nothing worse" + n
 	case WordChanged:
 		return "changed: nothing is better or worse" + n
 	case WordUnchanged:
 		return "unchanged: nothing that was looked at differs" + n
 	case WordWorse:
-		return "worse: the patch makes something worse" + n
+		return "worse: " + what + " makes something worse" + n
 	case WordFails:
-		return "fails: the patch makes nothing worse, and does not mend what fails" + n
+		return "fails: " + what + " makes nothing worse, and does not mend what fails" + n
 	case WordApplies:
 		return "it applies; nothing was built or run"
 	case WordDoesNotApply:
@@ -490,11 +487,4 @@ func plural(n int, one, many string) string {
 		return "1 " + one
 	}
 	return fmt.Sprintf("%d %s", n, many)
-}
-
-func isAre(n int) string {
-	if n == 1 {
-		return "is"
-	}
-	return "are"
 }

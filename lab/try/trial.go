@@ -116,6 +116,14 @@ type Seconds struct {
 	Total  float64 `json:"total"`
 }
 
+// sides name both sides of it.
+func (t *Trial) sides() (before, after string) {
+	if t.Reversed {
+		return "as it is", "taken out"
+	}
+	return "without", "with"
+}
+
 // New is a Trial that nothing has come of yet.
 func New(spec string) Trial {
 	return Trial{Schema: result.Schema, Kernel: Kernel{Spec: spec}, Patches: []Patch{}, Hunks: []Hunk{}, Cases: []Compared{}}

@@ -57,7 +57,7 @@ func Judge(cases []Compared, notRun int) Verdict {
 			}
 		}
 		if c.Fails != "" && c.Change != Worse {
-			v.Reasons = append(v.Reasons, name+" fails with the patch, too: "+c.Fails)
+			v.Reasons = append(v.Reasons, name+" still fails: "+c.Fails)
 		}
 	}
 	if notRun > 0 {
