@@ -3,6 +3,7 @@ package images
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -326,4 +327,43 @@ func Unpack(ctx context.Context, dir string, files []string, place func(name str
 		})
 	}
 	return g.Wait()
+}
+
+// ModuleObject returns the object of a kernel's module as it came with the kernel, decompressed. It is a *MissingModuleError if the kernel has none of that name.
+func (k Kernel) ModuleObject(ctx context.Context, name string) ([]byte, error) {
+	if k.ModulesDir == "" {
+		return nil, &MissingModuleError{Kernel: k.Release, Module: name, Dir: k.ModulesDir}
+	}
+	t, err := openModules(ctx, k.ModulesDir)
+	if err != nil {
+		return nil, err
+	}
+	if t.files[name] == "" {
+		return nil, &MissingModuleError{Kernel: k.Release, Module: name, Dir: k.ModulesDir}
+	}
+	file, err := t.path(name)
+	if err != nil {
+		return nil, err
+	}
+	m, err := readModule(file)
+	return m.Data, err
+}
+
+// Remember keeps a small value under a name, until the state of the cache is removed; Recall returns it.
+func (c *Cache) Remember(name string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return noSpace(c.dir, 0, c.writeFile(c.memo(name), data))
+}
+
+// Recall reads what was remembered under a name into v; false if nothing was.
+func (c *Cache) Recall(name string, v any) bool {
+	data, err := os.ReadFile(c.memo(name))
+	return err == nil && json.Unmarshal(data, v) == nil
+}
+
+func (c *Cache) memo(name string) string {
+	return filepath.Join(c.dir, stateDir, "memo-"+entryName(name)+".json")
 }

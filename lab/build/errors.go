@@ -23,18 +23,6 @@ func (e *NoSourceError) Error() string {
 
 func (e *NoSourceError) Unwrap() error { return e.Err }
 
-// NoSandboxError tells that this machine does not let a build be locked in.
-type NoSandboxError struct {
-	Step string // what was refused
-	Err  error
-}
-
-func (e *NoSandboxError) Error() string {
-	return fmt.Sprintf("builds run in namespaces of their own, and this machine does not allow it: %s: %v", e.Step, e.Err)
-}
-
-func (e *NoSandboxError) Unwrap() error { return e.Err }
-
 // Diagnostic is an error of the compiler, of the linker, or of another tool of the build.
 type Diagnostic struct {
 	File string // path in the kernel's tree; "" if it is about none
