@@ -108,7 +108,7 @@ func (b *Builder) Source(ctx context.Context, k images.Kernel, module string) (*
 	if !fs.ValidPath(module) || module == "." {
 		return nil, fmt.Errorf("module %q: not a directory of the kernel's source", module)
 	}
-	memo := fmt.Sprintf("build-%d-%s-%s", headersFormat, kernelKey(k), module)
+	memo := fmt.Sprintf("build-%d-%d-%d-%s-%s", toolchainFormat, headersFormat, sourceFormat, kernelKey(k), module)
 	var p parts
 	if k.Version != "" && b.cache.Recall(memo, &p) {
 		if s, ok := b.assemble(k, module, p); ok {

@@ -19,7 +19,7 @@ import (
 const (
 	toolchainKind = "toolchain" // a small root file system with a compiler and what a build needs
 	headersKind   = "headers"   // what modules of one kernel are built against
-	sourceKind    = "source"    // pristine files of one module
+	sourceKind    = "modsource" // pristine files of one module
 	moduleKind    = "module"    // a built module
 )
 
@@ -96,7 +96,7 @@ func (b *Builder) fetchToolchain(ctx context.Context, t *toolchain) error {
 	return err
 }
 
-const toolchainFormat = 1 // of what is kept of the packages
+const toolchainFormat = 2 // of what is kept of the packages
 
 // finishRoot does what the packages' own scripts would do, as far as a build needs it, and makes the places that are mounted on.
 func finishRoot(dir, compiler string) error {
@@ -141,7 +141,8 @@ func toolPlace(name string) string {
 			}
 		}
 		return ""
-	case strings.HasPrefix(name, "usr/src/"), strings.HasPrefix(name, "usr/lib/linux/"), strings.Contains(name, "/gconv/"), strings.Contains(name, "/ossl-modules/"):
+	case strings.HasPrefix(name, "usr/src/"), strings.HasPrefix(name, "usr/lib/linux/uapi/") && !strings.HasPrefix(name, "usr/lib/linux/uapi/x86/"),
+		strings.Contains(name, "/gconv/"), strings.Contains(name, "/ossl-modules/"):
 		return ""
 	case strings.HasSuffix(base, ".a"):
 		if !slices.Contains(neededArchives, base) {
