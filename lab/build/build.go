@@ -77,7 +77,7 @@ func (t treeFS) Open(name string) (fs.File, error) {
 	switch {
 	case !fs.ValidPath(name):
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
-	case name == t.s.Module || strings.HasPrefix(name, t.s.Module+"/"):
+	case name == t.s.Module || strings.HasPrefix(name, t.s.Module+"/"), strings.HasPrefix(t.s.Module, name+"/"): // or on the way there, as who applies a patch looks at
 		dir = t.s.files
 	case name != "include" && !strings.HasPrefix(name, "include/"):
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}

@@ -43,7 +43,7 @@ func Mail(w io.Writer, t Trial) error {
 			p.item("Applied: ", fmt.Sprintf("%s with fuzz %d", h.Where, h.Fuzz))
 		}
 	}
-	p.linef("Again:   %s", foreign.Line(t.Command)) // to be copied: not wrapped
+	p.command("Again:   ", t.Command)
 	p.item("Result:  ", t.verdict())
 	var same []string
 	for i := range t.Cases {

@@ -65,6 +65,49 @@ func wrap(text string, columns int) []string {
 	return append(out, line)
 }
 
+// command writes a shell's command, broken between words so that it can be copied as it is.
+func (p *page) command(mark, words string) {
+	columns := p.width - utf8.RuneCountInString(mark) - len(" \\")
+	var lines []string
+	line := ""
+	for _, word := range shellWords(foreign.Line(words)) {
+		switch {
+		case line == "":
+			line = word
+		case utf8.RuneCountInString(line+" "+word) <= columns:
+			line += " " + word
+		default:
+			lines = append(lines, line)
+			line = word
+		}
+	}
+	lines = append(lines, line)
+	for i, line := range lines {
+		if i < len(lines)-1 {
+			line += " \\"
+		}
+		p.linef("%s", mark+line)
+		mark = strings.Repeat(" ", utf8.RuneCountInString(mark))
+	}
+}
+
+// shellWords splits a command that quotes words as a shell does, and leaves them quoted.
+func shellWords(command string) []string {
+	var words []string
+	open := false
+	for part := range strings.SplitSeq(command, " ") {
+		if open {
+			words[len(words)-1] += " " + part
+		} else {
+			words = append(words, part)
+		}
+		if strings.Count(part, "'")%2 == 1 {
+			open = !open
+		}
+	}
+	return words
+}
+
 // columns writes rows under each other, two spaces apart; cells of several lines take several lines. The first row is the header.
 func (p *page) columns(indent string, rows [][]string) {
 	var widths []int
@@ -336,7 +379,7 @@ func (p *page) inFull(t Trial, c *Compared) {
 		p.vectors(label, before, c.Without.Find(label), after, c.With.Find(label))
 	}
 	if command := c.With.Command; command != "" {
-		p.item("  again: ", command)
+		p.command("  again: ", command)
 	}
 }
 

@@ -140,6 +140,7 @@ func pairs(sides ...result.Case) []Compared {
 	for i := 0; i < len(sides); i += 2 {
 		without, with := sides[i], sides[i+1]
 		without.Name, with.Name = without.Name+"/without", with.Name+"/with"
+		with.Command += " --module 'mana=/home/some one/.cache/irqlab/module/6.18.15+deb13-cloud-amd64-mana-changed-c13b0518ffc403ceaf7ca86d/mana.ko'"
 		with.Modules = []result.Module{{Name: "mana", File: "mana.ko", SHA256: "0123456789abcdef"}}
 		a.Cases, b.Cases = append(a.Cases, without), append(b.Cases, with)
 	}
@@ -295,7 +296,7 @@ func TestNames(t *testing.T) {
 // trial is the published story, with what a reader has to know beside.
 func trial(cases []Compared) Trial {
 	t := New("debian:6.18")
-	t.IRQLab, t.Command = "1.2", "irqlab try 'a mail.txt' --kernel debian:6.18"
+	t.IRQLab, t.Command = "1.2", "irqlab try 'a mail.txt' another-mail-with-a-long-name.txt --kernel debian:6.18 --shape cores=4"
 	t.Kernel.Release, t.Kernel.Compiler = "6.18.15+deb13-cloud-amd64", "gcc-14 (Debian 14.2.0-19) 14.2.0"
 	t.Patches = []Patch{{Title: "net: driver: Spread the vectors of machines with few CPUs, of which the title says a lot", Version: 5, Tags: []string{"net"}, ID: strings.Repeat("ab", 20), Source: "a mail.txt"}}
 	t.ID = strings.Repeat("ab", 20)
@@ -364,7 +365,10 @@ func TestRender(t *testing.T) {
 			golden(t, name+kind, got.Bytes())
 			for line := range strings.Lines(got.String()) {
 				line = strings.TrimRight(line, "\n")
-				if n := utf8.RuneCountInString(line); kind == ".txt" && n > tableWidth || kind == ".mail" && n > mailWidth && !strings.HasPrefix(line, "Again:") {
+				if strings.Contains(line, "'mana=") && kind == ".txt" { // one word, which cannot be broken
+					line = ""
+				}
+				if n := utf8.RuneCountInString(line); kind == ".txt" && n > tableWidth || kind == ".mail" && n > mailWidth {
 					t.Errorf("%s%s: %d columns: %s", name, kind, n, line)
 				}
 				if kind != ".json" && (strings.HasSuffix(line, " ") || strings.ContainsRune(line, '\x1b')) {
