@@ -398,10 +398,14 @@ func (t *trying) hunksInWords() string {
 			fuzzy++
 		}
 	}
-	if fuzzy > 0 {
-		return fmt.Sprintf("%d hunks, %d with fuzz", len(t.trial.Hunks), fuzzy)
+	words := "1 hunk"
+	if n := len(t.trial.Hunks); n != 1 {
+		words = fmt.Sprintf("%d hunks", n)
 	}
-	return fmt.Sprintf("%d hunks", len(t.trial.Hunks))
+	if fuzzy > 0 {
+		words += fmt.Sprintf(", %d with fuzz", fuzzy)
+	}
+	return words
 }
 
 // compare runs the cases on both sides, and judges.
