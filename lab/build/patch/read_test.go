@@ -404,3 +404,19 @@ func TestReadFiles(t *testing.T) {
 		})
 	}
 }
+
+// A mailbox marks a line that begins with From, as a wrapped one of quoted-printable text may; the mark is no text of the patch.
+func TestReadUnmarksFrom(t *testing.T) {
+	s := parsed(t, boxFrom+mailText("[PATCH] a", "Content-Transfer-Encoding: quoted-printable\n\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b =\n>From here\n"))
+	if got := s[0].Files[0].Hunks[0].Lines[1].Text; got != "b From here" {
+		t.Errorf("%q", got)
+	}
+}
+
+// What a page's program writes into text is no text of the page.
+func TestReadSkipsScripts(t *testing.T) {
+	s := parsed(t, "<html><pre>"+html.EscapeString(bellDiff)+"<script>\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n</script></pre></html>")
+	if len(s[0].Files) != 1 {
+		t.Errorf("%+v", s[0].Files)
+	}
+}
