@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -134,7 +135,7 @@ func TestModule(t *testing.T) {
 		if dir, ok := b.cache.Find(moduleKind, j.key(changed)); ok {
 			t.Errorf("%s is there", dir)
 		}
-		if left, _ := filepath.Glob(filepath.Join(b.cache.Dir(), "tmp", moduleKind+"-"+kernelKey(s.Kernel)+"-mana-changed-*")); len(left) > 0 {
+		if left, _ := filepath.Glob(filepath.Join(b.cache.Dir(), "tmp", moduleKind+"-"+j.key(changed)+"@*")); len(left) > 0 {
 			t.Errorf("left behind: %v", left)
 		}
 	})
@@ -168,6 +169,10 @@ func TestTakeModule(t *testing.T) {
 		}, false},
 		{"text", func(dir string) error { return os.WriteFile(dir+"/x.ko", []byte("text"), 0o600) }, false},
 		{"a link to the host", func(dir string) error { return os.Symlink(outside, dir+"/x.ko") }, false},
+		{"a link inside", func(dir string) error {
+			return errors.Join(os.WriteFile(dir+"/object", []byte("\x7fELF"), 0o600), os.Symlink("object", dir+"/x.ko"))
+		}, false},
+		{"a pipe that nobody writes to", func(dir string) error { return syscall.Mkfifo(dir+"/x.ko", 0o600) }, false},
 		{"a directory", func(dir string) error { return os.Mkdir(dir+"/x.ko", 0o700) }, false},
 		{"its directory a link to the host", func(dir string) error {
 			return errors.Join(os.Rename(outside, filepath.Dir(outside)+"/x.ko"), os.Remove(dir), os.Symlink(filepath.Dir(outside), dir))

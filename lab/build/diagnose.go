@@ -77,9 +77,6 @@ func inKernel(file, module, tree string, isFile func(string) bool) string {
 			return rest
 		}
 	}
-	if path.IsAbs(file) {
-		return file
-	}
 	if in := path.Join(module, file); isFile(in) || path.Dir(file) == "." && !isFile(file) {
 		return in // newer kernels build in the module's directory
 	}

@@ -26,6 +26,7 @@ func TestDiagnose(t *testing.T) {
 		{name: "a new file", line: "new.c:1: error: no", error: Diagnostic{testModule + "/new.c", 1, "no"}},
 		{name: "a header", line: testTree + "/include/net/mana/gdma.h:3:1: warning: w", warning: Warning{"include/net/mana/gdma.h", 3, "w"}},
 		{name: "a header of an older kernel", line: "./include/linux/pci.h:3:1: error: e", error: Diagnostic{"include/linux/pci.h", 3, "e"}},
+		{name: "the toolchain's own", line: "/usr/include/stdio.h:3:1: error: e", error: Diagnostic{"/usr/include/stdio.h", 3, "e"}},
 		{name: "fatal", line: "mana_en.c:3:10: fatal error: no.h: No such file or directory", error: Diagnostic{en, 3, "no.h: No such file or directory"}},
 		{name: "objtool", line: "mana_en.o: warning: objtool: f+0x1: unreachable instruction", warning: Warning{testModule + "/mana_en.o", 0, "objtool: f+0x1: unreachable instruction"}},
 		{name: "modpost", line: `ERROR: modpost: "nowhere" [mana.ko] undefined!`, error: Diagnostic{Text: `modpost: "nowhere" [mana.ko] undefined!`}},

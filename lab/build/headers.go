@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -358,12 +359,15 @@ func (b *Builder) prepare(ctx context.Context, root, src, tree string, p *plan) 
 	b.report("preparing to build for "+p.kernel.Release, 0, 0)
 	inside := "/" + srcDir + "/" + filepath.Base(tree)
 	r := run{root: root, work: src, limit: limit, mounts: []sandbox.Mount{{From: src, To: "/" + srcDir, Write: true}},
-		args: append([]string{"-C", inside}, append(makeWords(p.kernel.Release, p.compiler), "olddefconfig", "modules_prepare")...)}
+		args: slices.Concat([]string{"-C", inside}, makeWords(p.kernel.Release, p.compiler), noBTF, []string{"olddefconfig", "modules_prepare"})}
 	if err := b.run(ctx, &r); err != nil {
 		return fmt.Errorf("preparing to build for %s: %w%s", p.kernel.Release, err, r.output.tail())
 	}
 	return nil
 }
+
+// noBTF keeps make from building and running what makes type information of debug information; the configuration that is compiled in stays as it is.
+var noBTF = []string{"CONFIG_DEBUG_INFO_BTF=", "CONFIG_DEBUG_INFO_BTF_MODULES="}
 
 // makeWords are for trees that were prepared here; those of packages have the same in a file of their own.
 func makeWords(release, compiler string) []string {

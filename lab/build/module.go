@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	moduleFormat = 1
+	moduleFormat = 3
 	resultFile   = "result.json"
 	treeDir      = "tree" // what the build of the unpatched module left: others start from it
 )
@@ -164,11 +164,11 @@ func (j *job) make(ctx context.Context, dir string, changed map[string][]byte, f
 	j.b.report(what, 0, 0)
 
 	const limit = 10 * time.Minute
-	args := []string{"-C", "/" + srcDir + "/" + j.src.parts.Make, "M=/build/" + module, "KCFLAGS=-g0", "CONFIG_DEBUG_INFO_BTF_MODULES="}
+	args := []string{"-C", "/" + srcDir + "/" + j.src.parts.Make, "M=/build/" + module, "KCFLAGS=-g0"}
 	if j.src.parts.Prepared {
 		args = append(args, makeWords(release, j.src.parts.Compiler)...)
 	}
-	r := run{root: j.root, work: work, mounts: mounts, limit: limit, args: append(args, "modules")}
+	r := run{root: j.root, work: work, mounts: mounts, limit: limit, args: slices.Concat(args, noBTF, []string{"modules"})}
 	buildErr := j.b.run(ctx, &r)
 	said := diagnose(r.output.text(), module, "/"+srcDir+"/"+j.src.parts.Tree, func(name string) bool {
 		st, err := os.Lstat(filepath.Join(work, name))

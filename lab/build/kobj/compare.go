@@ -245,7 +245,11 @@ func (p *places) target(s elf.Symbol, kind elf.R_X86_64, addend int64) (string, 
 	if !ok {
 		str = str[:min(len(str), enough)]
 	}
-	return fmt.Sprintf("%s:%q", section.Name, withoutDirectory(str)), nil
+	name := section.Name
+	if strings.HasPrefix(name, ".rodata.str") {
+		name = ".rodata" // strings are sorted by length, and a path's length depends on the directory
+	}
+	return fmt.Sprintf("%s:%q", name, withoutDirectory(str)), nil
 }
 
 // withoutDirectory is the name alone of a source file (__FILE__, as some messages hold it), any other text as it is: the distribution builds in another directory.

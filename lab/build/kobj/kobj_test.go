@@ -2,6 +2,7 @@ package kobj
 
 import (
 	"bytes"
+	"cmp"
 	"debug/elf"
 	"encoding/binary"
 	"errors"
@@ -132,6 +133,7 @@ type module struct {
 	data      string // of .rodata
 	gap       string // behind the functions, in no function
 	init      string // of .init.text
+	where     string // name of .rodata, if it is not that
 }
 
 type function struct {
@@ -186,7 +188,7 @@ func (m module) object() []byte {
 	code := elf.SHF_ALLOC | elf.SHF_EXECINSTR
 	sections := []section{
 		{name: ".text", kind: elf.SHT_PROGBITS, flags: code, data: text.Bytes()},
-		{name: ".rodata", kind: elf.SHT_PROGBITS, flags: elf.SHF_ALLOC, data: []byte(m.data)},
+		{name: cmp.Or(m.where, ".rodata"), kind: elf.SHT_PROGBITS, flags: elf.SHF_ALLOC, data: []byte(m.data)},
 		{name: ".symtab", kind: elf.SHT_SYMTAB, data: symbols.Bytes(), link: moduleNames},
 		{name: ".strtab", kind: elf.SHT_STRTAB, data: []byte(names)},
 		{name: ".rela.text", kind: elf.SHT_RELA, data: relocations.Bytes(), link: moduleSymtab, info: moduleText},
@@ -211,6 +213,8 @@ func TestCompare(t *testing.T) {
 		{"the same", base, nil},
 		{"strings elsewhere", module{functions: []function{{f.name, f.code, []ref{{3, elf.R_X86_64_32S, "", 7}}}, g, {file.name, file.code, []ref{{3, elf.R_X86_64_32S, "", 11}}}},
 			data: "before\x00one\x00x.c\x00"}, nil},
+		{"strings in another section of strings", module{functions: base.functions, data: data, where: ".rodata.str1.8"}, nil},
+		{"strings that can be written to", module{functions: base.functions, data: data, where: ".data"}, []string{"f", "h"}},
 		{"another string", module{functions: []function{{f.name, f.code, []ref{{3, elf.R_X86_64_32S, "", 30}}}, g, file}, data: data}, []string{"f"}},
 		{"another file", module{functions: []function{f, g, file}, data: strings.Replace(data, "x.c", "y.c", 1)}, []string{"h"}},
 		{"another callee", module{functions: []function{f, {g.name, g.code, []ref{{1, elf.R_X86_64_PLT32, "panic", -4}}}, file}, data: data}, []string{"g"}},

@@ -109,6 +109,9 @@ func TestSandboxStatus(t *testing.T) {
 	}
 }
 
+// duration is one that no other process sleeps for, in seconds.
+func duration(seconds int) string { return fmt.Sprintf("%d.%d", seconds, os.Getpid()) }
+
 // sleeping tells whether a sleep of so many seconds runs on this machine.
 func sleeping(t *testing.T, seconds string) bool {
 	t.Helper()
@@ -140,7 +143,7 @@ func TestSandboxEndsAll(t *testing.T) {
 		return fmt.Sprintf("setsid sleep %s >/dev/null 2>&1 & (trap '' TERM INT HUP; sleep %s)", seconds, seconds)
 	}
 	t.Run("cancelled", func(t *testing.T) {
-		const seconds = "86401.25"
+		seconds := duration(86401)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		enough := errors.New("enough")
 		go func() {
@@ -155,14 +158,14 @@ func TestSandboxEndsAll(t *testing.T) {
 		await(t, "the end of what it started", func() bool { return !sleeping(t, seconds) })
 	})
 	t.Run("ended by itself", func(t *testing.T) {
-		const seconds = "86402.25"
+		seconds := duration(86402)
 		if err := shell(t, "setsid sleep "+seconds+" >/dev/null 2>&1 & exit 0").Run(t.Context()); err != nil {
 			t.Error(err)
 		}
 		await(t, "the end of what it started", func() bool { return !sleeping(t, seconds) })
 	})
 	t.Run("its process killed", func(t *testing.T) {
-		const seconds = "86403.25"
+		seconds := duration(86403)
 		cmd := runner(t, shell(t, script(seconds)), os.Args[0])
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
