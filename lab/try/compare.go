@@ -70,18 +70,17 @@ func compare(a, b *result.Case) Compared {
 	var f facts
 	failed := func(c *result.Case) bool { return c.Outcome == result.Fail }
 	f.sides(failed(a), failed(b), "it fails, and did not before: "+firstReason(b), "it does not fail, and did before: "+firstReason(a))
-	newWarnings, gone := others(b.KernelLog.Warnings, a.KernelLog.Warnings), others(a.KernelLog.Warnings, b.KernelLog.Warnings)
-	for _, w := range newWarnings {
-		f.worse = append(f.worse, "the kernel's log has a new warning: "+w)
+	for _, w := range others(b.KernelLog.Warnings, a.KernelLog.Warnings) {
+		f.worse = append(f.worse, w.said("the kernel's log has a new warning: "))
 	}
-	for _, w := range gone {
-		f.better = append(f.better, "the kernel's log no longer has the warning: "+w)
+	for _, w := range others(a.KernelLog.Warnings, b.KernelLog.Warnings) {
+		f.better = append(f.better, w.said("the kernel's log no longer has the warning: "))
 	}
 	for _, label := range labels(a, b) {
 		f.observation(label, len(labels(a, b)) > 1, a.Find(label), b.Find(label))
 	}
-	if a.Branch != b.Branch {
-		f.changed = append(f.changed, fmt.Sprintf("the driver's way: %s, before %s", cmp.Or(b.Branch, "not known"), cmp.Or(a.Branch, "not known")))
+	if a.Branch != b.Branch && a.Branch != "" && b.Branch != "" {
+		f.changed = append(f.changed, fmt.Sprintf("the driver's way: %s, before %s", b.Branch, a.Branch))
 	}
 	c.Better, c.Worse, c.Changed = append(c.Better, f.better...), append(c.Worse, f.worse...), append(c.Changed, f.changed...)
 	switch {
@@ -199,17 +198,43 @@ func firstLine(s string) string {
 // number is what is another one in each run: an address, a process, a count.
 var number = regexp.MustCompile(`0x[0-9a-f]+|\b[0-9a-f]{8,}\b|[0-9]+`)
 
-// others are the first lines of the warnings that have none like them among those, numbers aside; of several alike, as many as there are more.
-func others(warnings, those []string) (out []string) {
-	like := func(w string) string { return number.ReplaceAllString(firstLine(w), "#") }
+// stamp is the time in front of a line of the console.
+var stamp = regexp.MustCompile(`^\[ *[0-9]+\.[0-9]+\] *`)
+
+// warning is the first line of one, and how many there are like it.
+type warning struct {
+	text string
+	n    int
+}
+
+func (w warning) said(what string) string {
+	if w.n > 1 {
+		return fmt.Sprintf("%s%s (%d like it)", what, w.text, w.n)
+	}
+	return what + w.text
+}
+
+// others are the warnings that have none like them among those, numbers aside; of several alike, as many as there are more.
+func others(warnings, those []string) (out []warning) {
+	bare := func(w string) string { return stamp.ReplaceAllString(firstLine(w), "") }
+	like := func(w string) string { return number.ReplaceAllString(bare(w), "#") }
 	n := map[string]int{}
 	for _, w := range those {
 		n[like(w)]++
 	}
+	at := map[string]int{}
 	for _, w := range warnings {
-		if n[like(w)]--; n[like(w)] < 0 {
-			out = append(out, firstLine(w))
+		kind := like(w)
+		if n[kind]--; n[kind] >= 0 {
+			continue
 		}
+		i, known := at[kind]
+		if !known {
+			i = len(out)
+			at[kind] = i
+			out = append(out, warning{text: bare(w)})
+		}
+		out[i].n++
 	}
 	return out
 }

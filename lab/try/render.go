@@ -217,6 +217,9 @@ func (p *page) hunks(t Trial) {
 		}
 	}
 	how := "as they are"
+	if len(t.Hunks) == 1 {
+		how = "as it is"
+	}
 	switch {
 	case misfits > 0:
 		how = fmt.Sprintf("%d of them not", misfits)

@@ -64,9 +64,11 @@ var (
 	onCores   = oneSide(result.Pass, "cores", 0, 3, 1, 2)
 )
 
-func warning(text string) func(*result.Case) {
+func warns(text string) func(*result.Case) {
 	return func(c *result.Case) { c.KernelLog.Warnings = append(c.KernelLog.Warnings, text) }
 }
+
+func way(branch string) func(*result.Case) { return func(c *result.Case) { c.Branch = branch } }
 
 // Each fact makes a case better or worse, and its counterpart the other; what is neither is only changed.
 func TestCompare(t *testing.T) {
@@ -98,13 +100,14 @@ func TestCompare(t *testing.T) {
 		{"clustered, though nothing was expected", oneSide(result.Observed, "cores", 0, 3, 1, 2), oneSide(result.Observed, "cores", 0, 3, 0, 2), Worse, Better, "clustered, and was not before: CPU 0 has 2 queues, none on CPU 1", false},
 		{"more CPUs idle", oneSide(result.Observed, "linear", 0, 1, 2), fewer, Worse, Better, "more CPUs without a queue: 2-3, before 3", false},
 		{"more CPUs idle under a cluster", oneSide(result.Observed, "linear", 0, 0, 1, 2), pair, Worse, Better, "more CPUs without a queue: 2-3, before 3", false},
-		{"a new warning", spread, changed(spread, warning(splat)), Worse, Better, "the kernel's log has a new warning: WARNING: CPU: 1 PID: 77", false},
-		{"a warning more", changed(spread, warning(splat)), changed(changed(spread, warning(splat)), warning(again)), Worse, Better, "new warning: WARNING: CPU: 3 PID: 4242", false},
-		{"the same warning, elsewhere", changed(spread, warning(splat)), changed(spread, warning(again)), Unchanged, Unchanged, "", false},
-		{"another warning instead", changed(spread, warning(splat)), changed(spread, warning("BUG: x")), Worse, Worse, "new warning: BUG: x", false},
+		{"a new warning", spread, changed(spread, warns(splat)), Worse, Better, "the kernel's log has a new warning: WARNING: CPU: 1 PID: 77", false},
+		{"a warning more", changed(spread, warns(splat)), changed(changed(spread, warns(splat)), warns(again)), Worse, Better, "new warning: WARNING: CPU: 3 PID: 4242", false},
+		{"the same warning, elsewhere", changed(spread, warns(splat)), changed(spread, warns(again)), Unchanged, Unchanged, "", false},
+		{"a new warning, three times", spread, changed(changed(changed(spread, warns("[    1.5] "+splat)), warns("[   12.75] "+again)), warns("[   13.5] "+splat)), Worse, Better, "new warning: WARNING: CPU: 1 PID: 77 at kernel/irq/manage.c:12 x+0x1f/0x20 (3 like it)", false},
+		{"another warning instead", changed(spread, warns(splat)), changed(spread, warns("BUG: x")), Worse, Worse, "new warning: BUG: x", false},
 		{"a mask that is not kept", spread, dropped, Worse, Better, "did not keep what was asked for vector 2", false},
 		{"a reading that is not come to", spread, lost, Worse, Better, `did not come as far as "settled"`, false},
-		{"another way, to the same masks", changed(spread, func(c *result.Case) { c.Branch = "linear" }), spread, Changed, Changed, "the driver's way: not known, before linear", false},
+		{"another way, to the same masks", changed(spread, way("linear")), changed(spread, way("numa-aware")), Changed, Changed, "the driver's way: numa-aware, before linear", false},
 		{"a hint, and no more", changed(spread, func(c *result.Case) { c.Observations[0].Vectors[1].Hint = cpulist.List{0} }), spread, Changed, Changed, "", false},
 		{"slower", spread, changed(spread, func(c *result.Case) { c.Seconds.Run = 1000 }), Unchanged, Unchanged, "", false},
 		{"the lab's own failure", spread, changed(spread, func(c *result.Case) { c.Outcome, c.Reasons = result.Error, []string{"disk full"} }), Unknown, Unknown, "", false},
