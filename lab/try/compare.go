@@ -103,7 +103,7 @@ func compare(a, b *result.Case) Compared {
 func (f *facts) observation(label string, several bool, a, b *result.Observation) {
 	at := ""
 	if several {
-		at = label + ": "
+		at = fmt.Sprintf("at %q ", label)
 	}
 	switch {
 	case a == nil:
