@@ -17,8 +17,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 )
 
 // QEMU is a QEMU ready to run.
@@ -354,27 +352,8 @@ func (c *Cache) buildQEMU(ctx context.Context, dir string, x *index, p Progress)
 	if err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	// Biggest first, so that the workers end together.
-	slices.SortFunc(files, func(a, b string) int { return cmp.Compare(fileSize(b), fileSize(a)) })
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(4)
 	p.report("unpacking QEMU", 0, 0)
-	for _, f := range files {
-		g.Go(func() error {
-			d, err := openDeb(f)
-			if err != nil {
-				return err
-			}
-			defer d.Close()
-			return d.unpack(gctx, root, qemuPlace)
-		})
-	}
-	if err := g.Wait(); err != nil {
+	if err := Unpack(ctx, dir, files, qemuPlace); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(debs); err != nil {
