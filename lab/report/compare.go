@@ -167,16 +167,7 @@ func vectorRows(p vectorPair) []row {
 	}
 }
 
-// labels are those of either case's observations, in time order.
-func labels(a, b *result.Case) []string {
-	var out []string
-	for _, o := range slices.Concat(a.Observations, b.Observations) {
-		if !slices.Contains(out, o.Label) {
-			out = append(out, o.Label)
-		}
-	}
-	return out
-}
+func labels(a, b *result.Case) []string { return result.Labels(a, b) }
 
 func find(c *result.Case, label string) *result.Observation {
 	if o := c.Find(label); o != nil {

@@ -76,8 +76,9 @@ func compare(a, b *result.Case) Compared {
 	for _, w := range others(a.KernelLog.Warnings, b.KernelLog.Warnings) {
 		f.better = append(f.better, w.said("the kernel's log no longer has the warning: "))
 	}
-	for _, label := range labels(a, b) {
-		f.observation(label, len(labels(a, b)) > 1, a.Find(label), b.Find(label))
+	labels := result.Labels(a, b)
+	for _, label := range labels {
+		f.observation(label, len(labels) > 1, a.Find(label), b.Find(label))
 	}
 	if a.Branch != b.Branch && a.Branch != "" && b.Branch != "" {
 		f.changed = append(f.changed, fmt.Sprintf("the driver's way: %s, before %s", b.Branch, a.Branch))
@@ -171,17 +172,6 @@ func cluster(o *result.Observation) string {
 }
 
 func list(l cpulist.List) string { return cmp.Or(l.String(), "none") }
-
-// labels are those of both sides' observations, in time order.
-func labels(a, b *result.Case) []string {
-	var out []string
-	for _, o := range slices.Concat(a.Observations, b.Observations) {
-		if !slices.Contains(out, o.Label) {
-			out = append(out, o.Label)
-		}
-	}
-	return out
-}
 
 func firstReason(c *result.Case) string {
 	if len(c.Reasons) == 0 {

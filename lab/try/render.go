@@ -297,7 +297,7 @@ func (p *page) overview(t Trial) {
 		if several {
 			name = strings.Join(wrap(foreign.Line(c.Scenario)+"/ "+name, 20), "\n")
 		}
-		all := labels(c.Without, c.With)
+		all := result.Labels(c.Without, c.With)
 		if len(all) == 0 {
 			rows = append(rows, []string{name, side(c.Without, ""), side(c.With, ""), string(c.Change)})
 		}
@@ -377,7 +377,7 @@ func (p *page) inFull(t Trial, c *Compared) {
 	if c.Change == Worse && c.Fails != "" {
 		p.evidence(c.With)
 	}
-	for _, label := range labels(c.Without, c.With) {
+	for _, label := range result.Labels(c.Without, c.With) {
 		p.linef("")
 		p.vectors(label, before, c.Without.Find(label), after, c.With.Find(label))
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"irqlab/lab/build"
 	"irqlab/lab/report"
 	"irqlab/scenarios/result"
 )
@@ -98,15 +99,7 @@ type Diagnostic struct {
 	Text string `json:"text"`
 }
 
-func (d Diagnostic) String() string {
-	switch {
-	case d.File == "":
-		return d.Text
-	case d.Line == 0:
-		return d.File + ": " + d.Text
-	}
-	return fmt.Sprintf("%s:%d: %s", d.File, d.Line, d.Text)
-}
+func (d Diagnostic) String() string { return build.Diagnostic(d).String() }
 
 // Seconds is where the time went.
 type Seconds struct {

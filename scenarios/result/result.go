@@ -209,6 +209,19 @@ func (c *Case) Find(label string) *Observation {
 	return nil
 }
 
+// Labels are those of the cases' observations, each once, in time order.
+func Labels(cases ...*Case) []string {
+	var out []string
+	for _, c := range cases {
+		for _, o := range c.Observations {
+			if !slices.Contains(out, o.Label) {
+				out = append(out, o.Label)
+			}
+		}
+	}
+	return out
+}
+
 // Step returns the step that was at a place of the scenario, nil when it was not begun.
 func (c *Case) Step(at string) *Step {
 	for i := range c.Steps {
