@@ -188,7 +188,7 @@ func (e *experiment) attach(ctx context.Context) error {
 
 // Boot starts the VM of a case, attaches its functions and takes its CPUs offline, and leaves the rest to the caller.
 func Boot(ctx context.Context, c *scenarios.Case, o Options) (*lab.VM, error) {
-	e := &experiment{opts: o, c: c}
+	e := &experiment{opts: o, c: c, out: newResult(c)}
 	err := e.open(ctx) // which sets the VM
 	return e.vm, err
 }

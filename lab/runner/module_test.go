@@ -65,6 +65,20 @@ func TestModuleNotInserted(t *testing.T) {
 	if len(c.Modules) != 1 || c.Modules[0].Name != "mana" || c.Modules[0].File != file || len(c.Modules[0].SHA256) != 64 {
 		t.Errorf("modules %+v", c.Modules)
 	}
+
+	write(own)
+	vm, err := Boot(ctx, &cases[0], o) // as irqlab shell does
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := vm.Agent.LoadModule(ctx, "mana", "")
+	if err != nil || len(loaded) != 1 || len(vm.Modules) != 1 {
+		t.Errorf("the kernel's own module, given back: inserted %q of %d, %v", loaded, len(vm.Modules), err)
+	}
+	if err := vm.Close(); err != nil {
+		t.Error(err)
+	}
+
 	write(own[:len(own)/2])
 	var bad *images.BadModuleError
 	if _, err := Run(ctx, cases[:1], o); !errors.As(err, &bad) || !strings.Contains(err.Error(), "not a whole module") {
