@@ -166,9 +166,13 @@ func (c *Cache) has(kind, key string) bool {
 
 // lock takes the named lock, waiting for other holders in this process and others.
 func (c *Cache) lock(ctx context.Context, name string) (unlock func(), err error) {
+	return c.take(ctx, name, (*flock.Flock).TryLockContext)
+}
+
+func (c *Cache) take(ctx context.Context, name string, how func(*flock.Flock, context.Context, time.Duration) (bool, error)) (unlock func(), err error) {
 	path := filepath.Join(c.dir, lockDir, name)
 	l := flock.New(path, flock.SetPermissions(0o600))
-	ok, err := l.TryLockContext(ctx, lockPoll)
+	ok, err := how(l, ctx, lockPoll)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, &BusyError{Name: name, Err: err}
@@ -179,6 +183,11 @@ func (c *Cache) lock(ctx context.Context, name string) (unlock func(), err error
 		return nil, fmt.Errorf("cache: lock %s: not taken", path)
 	}
 	return func() { _ = l.Unlock() }, nil
+}
+
+// lockShared takes the named lock together with others who do, waiting for whoever holds it alone.
+func (c *Cache) lockShared(ctx context.Context, name string) (unlock func(), err error) {
+	return c.take(ctx, name, (*flock.Flock).TryRLockContext)
 }
 
 // tryLock takes the named lock if nobody holds it.

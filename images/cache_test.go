@@ -521,3 +521,62 @@ func BenchmarkEntryHit(b *testing.B) {
 		}
 	}
 }
+
+// What somebody holds is not pruned, by one or by several, and then it is.
+func TestHold(t *testing.T) {
+	t.Parallel()
+	c, err := OpenCache(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := c.Entry(t.Context(), "kind", "name", func(_ context.Context, dir string) error {
+		return os.WriteFile(filepath.Join(dir, "f"), []byte("x"), 0o600)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, ok := c.Find("kind", "name"); !ok || found != dir {
+		t.Errorf("found %s, %v", found, ok)
+	}
+	var releases []func()
+	for range 2 {
+		release, err := c.Hold(t.Context(), filepath.Join(dir, "f"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		releases = append(releases, release)
+	}
+	for held, release := range releases {
+		if gone, err := c.Prune(t.Context(), -time.Hour); err != nil || len(gone) > 0 {
+			t.Errorf("%d let go: pruned %v, %v", held, gone, err)
+		}
+		release()
+	}
+	if gone, err := c.Prune(t.Context(), -time.Hour); err != nil || len(gone) != 1 {
+		t.Errorf("pruned %v, %v", gone, err)
+	}
+	if dir, ok := c.Find("kind", "name"); ok {
+		t.Errorf("%s is still there", dir)
+	}
+	if _, err := c.Hold(t.Context(), "/etc/passwd"); err == nil {
+		t.Error("what is in no entry was held")
+	}
+}
+
+func TestRemember(t *testing.T) {
+	t.Parallel()
+	c, err := OpenCache(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]int
+	if c.Recall("a/b", &got) {
+		t.Error("recalled what was not remembered")
+	}
+	if err := c.Remember("a/b", map[string]int{"x": 1}); err != nil {
+		t.Fatal(err)
+	}
+	if !c.Recall("a/b", &got) || got["x"] != 1 || c.Recall("a_b", &got) {
+		t.Errorf("recalled %v", got)
+	}
+}

@@ -84,7 +84,7 @@ func walkAr(r io.ReaderAt, size int64) error {
 }
 
 // unpack writes what keep wants into root: keep gets a clean slash-separated path and returns where it goes, "" for nowhere.
-// Links are kept as they are; os.Root lets nothing out of the directory.
+// Links are kept as they are, but absolute ones lead to where their target goes; os.Root lets nothing out of the directory.
 func (d *debFile) unpack(ctx context.Context, root *os.Root, keep func(name string) string) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -139,10 +139,15 @@ func writeMember(root *os.Root, to string, h *tar.Header, r io.Reader, keep func
 		}
 		return f.Close()
 	case tar.TypeSymlink:
-		if path.IsAbs(h.Linkname) {
-			return nil // points into the host, not into the package: of no use here
+		target := h.Linkname
+		if path.IsAbs(target) { // meant for a package that is installed: here it leads to where that file goes
+			at := keep(strings.TrimPrefix(path.Clean(target), "/"))
+			if at == "" {
+				return nil
+			}
+			target = strings.Repeat("../", strings.Count(to, "/")) + at
 		}
-		return root.Symlink(h.Linkname, to)
+		return root.Symlink(target, to)
 	case tar.TypeLink:
 		from := keep(strings.TrimPrefix(path.Clean("/"+h.Linkname), "/"))
 		if from == "" {

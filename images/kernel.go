@@ -25,6 +25,9 @@ type Kernel struct {
 	ImageKind  string // "vmlinux" (uncompressed, has a PVH entry) or "bzImage"
 	ModulesDir string // …/lib/modules/<release> or a build tree, "" if there is none; modules.dep may be missing from it
 	Source     string // for people: "Debian trixie-backports 7.3.4-1~bpo13+1", or a path
+	Suite      string // of Debian that it came from: trixie-backports; "" unless it was fetched from a mirror
+	Version    string // of its packages: 7.3.4-1~bpo13+1; "" unless it was fetched from a mirror
+	Config     string // path of its configuration, "" if that did not come with it
 }
 
 const (
@@ -68,7 +71,10 @@ func (k kernelFile) write(dir string) error {
 }
 
 func (k kernelFile) kernel(entry, spec, source, image string) Kernel {
-	out := Kernel{Spec: spec, Release: k.Release, Image: image, ImageKind: k.Kind, Source: source}
+	out := Kernel{Spec: spec, Release: k.Release, Image: image, ImageKind: k.Kind, Source: source, Suite: k.Suite, Version: k.Version}
+	if config := filepath.Join(entry, "config"); regular(config) {
+		out.Config = config
+	}
 	if k.Image != "" {
 		out.Image = filepath.Join(entry, k.Image)
 	}

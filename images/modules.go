@@ -361,7 +361,9 @@ func noEOF(err error) error {
 
 // modinfo is what a module says about itself.
 type modinfo struct {
-	depends []string // normalised names
+	depends  []string // normalised names
+	name     string   // normalised; "" in one built before 4.13
+	vermagic string   // of the kernel that it was built for
 }
 
 // parseModinfo reads the .modinfo section of a module: key=value strings, each ended by a NUL byte.
@@ -396,12 +398,16 @@ func parseModinfoStrings(data []byte) modinfo {
 	var info modinfo
 	for entry := range bytes.SplitSeq(data, []byte{0}) {
 		key, value, _ := strings.Cut(string(entry), "=")
-		if key != "depends" {
-			continue
-		}
-		for d := range strings.SplitSeq(value, ",") {
-			if d = strings.TrimSpace(d); d != "" {
-				info.depends = append(info.depends, moduleName(d))
+		switch key {
+		case "name":
+			info.name = strings.ReplaceAll(value, "-", "_")
+		case "vermagic":
+			info.vermagic = strings.TrimSpace(value)
+		case "depends":
+			for d := range strings.SplitSeq(value, ",") {
+				if d = strings.TrimSpace(d); d != "" {
+					info.depends = append(info.depends, moduleName(d))
+				}
 			}
 		}
 	}

@@ -17,8 +17,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 )
 
 // QEMU is a QEMU ready to run.
@@ -354,27 +352,8 @@ func (c *Cache) buildQEMU(ctx context.Context, dir string, x *index, p Progress)
 	if err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	// Biggest first, so that the workers end together.
-	slices.SortFunc(files, func(a, b string) int { return cmp.Compare(fileSize(b), fileSize(a)) })
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(4)
 	p.report("unpacking QEMU", 0, 0)
-	for _, f := range files {
-		g.Go(func() error {
-			d, err := openDeb(f)
-			if err != nil {
-				return err
-			}
-			defer d.Close()
-			return d.unpack(gctx, root, qemuPlace)
-		})
-	}
-	if err := g.Wait(); err != nil {
+	if err := Unpack(ctx, dir, files, qemuPlace); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(debs); err != nil {
@@ -413,14 +392,12 @@ func (c *Cache) downloadQEMU(ctx context.Context, dir string, x *index, p Progre
 	if err != nil {
 		return err
 	}
-	args := []string{"-o", a.sourceOption("qemu"), "-o", "Dir::Cache::Archives=" + dir}
-	install := []string{"install", "-y", "--no-install-recommends", "-t", qemuSuite, qemuPackage + "=" + x.QEMU}
-	plan, err := a.run(ctx, dir, "", 0, nil, slices.Concat(args, install, []string{"--print-uris"})...)
+	want := []string{"-t", qemuSuite, qemuPackage + "=" + x.QEMU}
+	plan, err := a.planClosure(ctx, dir, "qemu", want)
 	if err != nil {
 		return fmt.Errorf("package %s %s: %w", qemuPackage, x.QEMU, err)
 	}
-	_, err = a.run(ctx, dir, "QEMU", totalSize(plan), p, slices.Concat(args, install, []string{"--download-only"})...)
-	if err != nil {
+	if err := a.downloadClosure(ctx, dir, "qemu", want, "QEMU", totalSize(plan), p); err != nil {
 		return fmt.Errorf("package %s %s: %w", qemuPackage, x.QEMU, err)
 	}
 	return nil

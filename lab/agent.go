@@ -2,9 +2,12 @@ package lab
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -78,6 +81,20 @@ func (a *Agent) LoadModule(ctx context.Context, name, params string) ([]string, 
 func (a *Agent) UnloadModule(ctx context.Context, name string) error {
 	_, err := call[agentapi.Empty](ctx, a, agentapi.MethodUnloadModule, agentapi.UnloadModuleParams{Name: name})
 	return err
+}
+
+// ReplaceModule sends the guest a module, which it inserts from then on in place of the one of that name in its image.
+func (a *Agent) ReplaceModule(ctx context.Context, name string, data []byte) error {
+	sum := sha256.Sum256(data)
+	p := agentapi.ReplaceModuleParams{Name: name, Size: len(data), SHA256: hex.EncodeToString(sum[:])}
+	for part := range slices.Chunk(data, agentapi.ModulePart) {
+		p.Data = part
+		if _, err := call[agentapi.Empty](ctx, a, agentapi.MethodReplaceModule, p); err != nil {
+			return err
+		}
+		p.Offset += len(part)
+	}
+	return nil
 }
 
 // FindFunction finds a PCI function by vendor and device id, with any driver or none.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -57,6 +58,7 @@ type Config struct {
 	Initramfs   *images.Initramfs   // one made before, as for a machine without a Go toolchain; nil: found in the cache or made
 	OneThread   bool                // under TCG the vCPUs take turns on one thread, as those of a large guest always do: no CPU can be unplugged then
 	Cmdline     []string            // kernel command line words to add
+	Modules     []Module            // that take the place of the kernel's own; sent to the guest, so that they are no part of the machine and cost no boot
 	QEMU        string              // QEMU binary; "": the host's if it will do, else a fetched one
 	Cache       *images.Cache       // nil: the default one
 	Keep        bool                // keep the run directory after Close; VM.Dir names it
@@ -77,6 +79,8 @@ type VM struct {
 	Start       string        // StartCold or StartWarm: how it was started
 	Notes       []string      // what was out of the ordinary in that, such as a snapshot that had to be made anew
 	Info        agentapi.Info // what the guest said of itself when it had started
+	// Modules are those that were put in place of the kernel's own.
+	Modules []images.Replacement
 	// Resumed is when a warm guest went on from where its snapshot had stopped it: what its log says of before is from another day. Zero: cold.
 	Resumed time.Time
 
@@ -95,6 +99,9 @@ type access struct {
 	Shared    bool   `json:"shared,omitempty"` // the VM's process lets several in at once
 }
 
+// Module is a kernel module by name, and the file it is in.
+type Module struct{ Name, File string }
+
 // lastWords is how long QEMU may take to end once its channels have.
 const lastWords = 2 * time.Second
 
@@ -102,8 +109,8 @@ const accessFile = "access.json"
 
 // Start resolves QEMU, kernel and initramfs (fetching what is missing), boots the guest and connects to its agent.
 //
-// A guest that panics or hangs on the way is a *qemu.BootError; an *images.BadKernelError is the mistake of who named the kernel; anything else is the lab's own
-// failure. ctx bounds the start, not the VM's life: end that with Close.
+// A guest that panics or hangs on the way is a *qemu.BootError; an *images.BadKernelError is the mistake of who named the kernel, an *images.BadModuleError of who gave
+// a module; anything else is the lab's own failure. ctx bounds the start, not the VM's life: end that with Close.
 func Start(ctx context.Context, cfg Config) (*VM, error) {
 	b, reason, err := prepare(ctx, cfg)
 	if err != nil {
@@ -118,7 +125,21 @@ func Start(ctx context.Context, cfg Config) (*VM, error) {
 		return nil, err
 	}
 	vm.AccelReason = reason
+	if err := vm.replace(ctx, b.modules); err != nil {
+		return nil, errors.Join(err, vm.Close())
+	}
 	return vm, nil
+}
+
+// replace puts modules in the place of the image's own.
+func (vm *VM) replace(ctx context.Context, modules []images.Replacement) error {
+	for _, m := range modules {
+		if err := vm.Agent.ReplaceModule(ctx, m.Name, m.Data); err != nil {
+			return fmt.Errorf("module %s=%s: %w", m.Name, m.Path, err)
+		}
+	}
+	vm.Modules = modules
+	return nil
 }
 
 // prepare resolves what a start takes, and says why the accelerator was chosen.
@@ -154,6 +175,16 @@ func prepare(ctx context.Context, cfg Config) (b boot, reason string, err error)
 		cfg.Initramfs = &i
 	}
 	b = boot{cfg: cfg, bin: bin, kernel: kernel, initramfs: *cfg.Initramfs}
+	for _, m := range cfg.Modules {
+		r, err := cfg.Cache.Replacement(ctx, kernel, m.Name, m.File)
+		if err == nil && !slices.Contains(cfg.Initramfs.Modules, r.Name) {
+			err = &images.BadModuleError{Name: m.Name, Path: m.File, Err: fmt.Errorf("guests have the modules %s, and no other", strings.Join(cfg.Initramfs.Modules, ", "))}
+		}
+		if err != nil {
+			return b, "", err
+		}
+		b.modules = append(b.modules, r)
+	}
 	if cfg.Takes != nil {
 		taken := append([]string{kernel.Image, cfg.Initramfs.Path}, bin.Files()...)
 		if kernel.ModulesDir != "" {
@@ -187,6 +218,7 @@ type boot struct {
 	bin       images.QEMU
 	kernel    images.Kernel
 	initramfs images.Initramfs
+	modules   []images.Replacement
 	machine   machine.Machine
 }
 

@@ -364,7 +364,7 @@ func TestGivenExpectations(t *testing.T) {
 }
 
 func TestShipped(t *testing.T) {
-	want := []string{"low-vcpu", "alternatives", "device-node", "ht-core-spread", "low-vcpu-driver", "offline-before", "spread", "unplug-after", "unplug-during-probe", "unplug-during-reset", "unplug-storm",
+	want := []string{"low-vcpu", "alternatives", "changed-driver", "device-node", "ht-core-spread", "low-vcpu-driver", "offline-before", "spread", "unplug-after", "unplug-during-probe", "unplug-during-reset", "unplug-storm",
 		"vector-boundary"}
 	if got := Shipped(); !slices.Equal(got, want) {
 		t.Errorf("Shipped() = %v, want %v", got, want)
@@ -379,7 +379,7 @@ func TestShipped(t *testing.T) {
 			t.Errorf("%s: %v, notes %v", name, err, notes)
 		}
 		for _, c := range cases {
-			tells := c.Expect.Settled != nil && (c.Expect.Settled.QueueMasks != nil || c.Expect.Settled.Clustered != nil)
+			tells := c.Expect.Settled != nil && (c.Expect.Settled.QueueMasks != nil || c.Expect.Settled.Clustered != nil || c.Expect.Settled.Unused != nil)
 			for s := range allSteps(c.Steps) {
 				tells = tells || s.Refused != "" || s.Verb == VerbStorm || s.Expect != nil && !s.Expect.empty()
 			}

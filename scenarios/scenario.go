@@ -49,6 +49,7 @@ type Case struct {
 	Known      []Known  // failures that are known
 	Notes      []string // what an override did to this case
 	Command    string   // that runs it by itself; "": not known
+	Modules    []Module // of the kernel's that are replaced
 
 	count VectorCount // what Vectors follows
 	key   string      // of the case in the file, "" for one that only the defaults make
@@ -59,6 +60,9 @@ type Case struct {
 	taken bool        // a flag has taken away part of what it expects
 	given bool        // the command line has said what to expect
 }
+
+// Module is a kernel module that takes the place of the kernel's own of that name, and the file it is in.
+type Module struct{ Name, File string }
 
 // Judges reports whether the case is held to all that the scenario expects of it, and that is something: else it is only observed, even if nothing goes wrong.
 func (c *Case) Judges() bool { return c.given || !c.taken && c.Expect.states() }

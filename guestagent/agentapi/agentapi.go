@@ -38,6 +38,7 @@ const (
 	MethodInfo          = "info"             // InfoParams -> Info
 	MethodLoadModule    = "module.load"      // LoadModuleParams -> LoadModuleResult
 	MethodUnloadModule  = "module.unload"    // UnloadModuleParams -> Empty
+	MethodReplaceModule = "module.replace"   // ReplaceModuleParams -> Empty: a part of a module that is inserted from now on in place of the image's own
 	MethodFindFunction  = "function.find"    // FindFunctionParams -> FunctionInfo, without its vectors
 	MethodRescan        = "pci.rescan"       // Empty -> Empty: a function behind a port that had none is found
 	MethodOpenFunction  = "function.open"    // OpenFunctionParams -> FunctionInfo: bind to vfio-pci and open; no vector yet
@@ -169,6 +170,22 @@ type LoadModuleResult struct {
 type UnloadModuleParams struct {
 	Name string `json:"name"`
 }
+
+// ReplaceModuleParams is a part of a module's file. The parts of a file come in order, one call after the other; the call that brings the last one puts the file in
+// place of the one in the image. Neither may the module be loaded then, nor may it be one that the image does not have.
+type ReplaceModuleParams struct {
+	Name   string `json:"name"`
+	Size   int    `json:"size"`   // of the whole file, in bytes: 1 to MaxModule
+	SHA256 string `json:"sha256"` // of the whole file, in hexadecimal
+	Offset int    `json:"offset"` // of the part; at 0 a file begins anew
+	Data   []byte `json:"data"`   // at most ModulePart bytes
+}
+
+// Bounds on a module's file and on the part of it that one call brings, in bytes. A part takes a third more in JSON.
+const (
+	MaxModule  = 32 << 20
+	ModulePart = 1 << 20
+)
 
 // FindFunctionParams names a function by what it is. It must be there.
 type FindFunctionParams struct {

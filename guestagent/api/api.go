@@ -60,6 +60,7 @@ func New(cfg Config) *Agent {
 		agentapi.MethodInfo:          method(a.info),
 		agentapi.MethodLoadModule:    method(a.loadModule),
 		agentapi.MethodUnloadModule:  method(a.unloadModule),
+		agentapi.MethodReplaceModule: method(a.replaceModule),
 		agentapi.MethodFindFunction:  method(a.findFunction),
 		agentapi.MethodRescan:        method(a.rescan),
 		agentapi.MethodOpenFunction:  method(a.openFunction),

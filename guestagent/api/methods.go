@@ -62,6 +62,10 @@ func (a *Agent) unloadModule(_ context.Context, p agentapi.UnloadModuleParams) (
 	return agentapi.Empty{}, a.cfg.Modules.Unload(p.Name)
 }
 
+func (a *Agent) replaceModule(_ context.Context, p agentapi.ReplaceModuleParams) (agentapi.Empty, error) {
+	return agentapi.Empty{}, a.cfg.Modules.Replace(p)
+}
+
 func (a *Agent) setCPU(_ context.Context, p agentapi.SetCPUParams) (agentapi.SetCPUResult, error) {
 	online, err := cpu.SetOnline(a.cfg.Root, p.CPU, p.Online)
 	return agentapi.SetCPUResult{Online: online}, err

@@ -146,17 +146,9 @@ func (l Loader) Load(name, params string) ([]string, error) {
 	if l.loaded(name) {
 		return nil, nil
 	}
-	data, err := os.ReadFile(filepath.Join(l.Dir, "modules.order"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("module %s: %w", name, err)
-	}
-	manifest, err := ParseManifest(data)
+	closure, err := l.closure(name)
 	if err != nil {
-		return nil, fmt.Errorf("module %s: %w", name, err)
-	}
-	closure, ok := manifest.Closure(name)
-	if !ok {
-		return nil, fault.New(agentapi.CodeNotFound, "module %q is not in this image and not visibly built into the kernel; the image has %s", name, manifest.names())
+		return nil, err
 	}
 	var done []string
 	for _, e := range closure {
@@ -178,6 +170,23 @@ func (l Loader) Load(name, params string) ([]string, error) {
 	return done, nil
 }
 
+// closure is the module and what it needs, as the image has them.
+func (l Loader) closure(name string) ([]Entry, error) {
+	data, err := os.ReadFile(filepath.Join(l.Dir, "modules.order"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("module %s: %w", name, err)
+	}
+	manifest, err := ParseManifest(data)
+	if err != nil {
+		return nil, fmt.Errorf("module %s: %w", name, err)
+	}
+	closure, ok := manifest.Closure(name)
+	if !ok {
+		return nil, fault.New(agentapi.CodeNotFound, "module %q is not in this image and not visibly built into the kernel; the image has %s", name, manifest.names())
+	}
+	return closure, nil
+}
+
 func (l Loader) insert(e Entry, params string) (bool, error) {
 	f, err := os.Open(filepath.Join(l.Dir, e.File))
 	if err != nil {
@@ -192,6 +201,8 @@ func (l Loader) insert(e Entry, params string) (bool, error) {
 		return false, fault.New(agentapi.CodeFailed, "%w: a symbol or parameter is unknown; the kernel log names it", err)
 	case errors.Is(err, unix.ENOEXEC):
 		return false, fault.New(agentapi.CodeUnsupported, "%w: %s is not a module of this kernel", err, e.File)
+	case errors.Is(err, unix.EKEYREJECTED), errors.Is(err, unix.ENOKEY):
+		return false, fault.New(agentapi.CodeUnsupported, "%w: this kernel does not take its signature, or none", err)
 	}
 	return err == nil, err
 }

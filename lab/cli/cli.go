@@ -92,10 +92,11 @@ func (e *exitError) Unwrap() error { return e.err }
 
 func usageError(err error) error { return &exitError{ExitUsage, err} }
 
-// labError is the end of what took a kernel: bad input if it is the SPEC that is wrong, else the lab's own failure.
+// labError is the end of what took a kernel: bad input if it is the SPEC that is wrong, or a module that was given with it, else the lab's own failure.
 func labError(err error) error {
 	var bad *images.BadKernelError
-	if errors.As(err, &bad) {
+	var module *images.BadModuleError
+	if errors.As(err, &bad) || errors.As(err, &module) {
 		return usageError(err)
 	}
 	return &exitError{ExitError, err}
@@ -185,7 +186,7 @@ Exit status: 0 all is well; 1 what was looked at is not as it ought to be; 2 bad
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { fmt.Fprint(s.Out, helpText(cmd, layout.Prose(s.Out))) })
 	root.SetFlagErrorFunc(suggestFlag)
 	root.AddCommand(
-		newRun(s), newList(s), newDoctor(s), newFetch(s), newCache(s), newShell(s), newSSH(s), newProxy(s), newDevice(s), newTrace(s), newTimeline(s), newCompare(s), newBench(s),
+		newRun(s), newList(s), newDoctor(s), newFetch(s), newCache(s), newShell(s), newSSH(s), newProxy(s), newDevice(s), newTrace(s), newTimeline(s), newCompare(s), newTry(s), newBench(s),
 		&cobra.Command{Use: "exit-status", Short: "What each exit status means: to a shell, to CI, to git bisect", Long: strings.TrimSpace(docs.ExitStatus)},
 	)
 	root.InitDefaultHelpCmd()

@@ -34,8 +34,9 @@ import (
 type scenarioFlags struct {
 	kernels, shapes, strategies, drivers, vectors, deviceNodes, irqchips, pressures, offlines []string
 
-	cases  []string // to be run, of those there are then
-	expect []string // beside what the scenario says
+	modules []string // in place of the kernel's own
+	cases   []string // to be run, of those there are then
+	expect  []string // beside what the scenario says
 
 	bare    bool // only the machine counts, not what is done there and expected
 	implied bool // drivers are nobody's wish
@@ -43,9 +44,16 @@ type scenarioFlags struct {
 
 func (f *scenarioFlags) register(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.kernels, "kernel", nil, "kernel `SPEC`: debian:7.3 (newest complete match), debian:6.18.15, a bzImage or vmlinux, a kernel build tree, or .deb files joined by commas")
-	fs.StringArrayVar(&f.shapes, "shape", nil, "machine `SHAPE`, e.g. "+shape.Default().String())
 	fs.StringArrayVar(&f.strategies, "strategy", nil, "affinity strategy `NAME`, one of "+strings.Join(strategy.Names(), ", ")+"; or "+scenarios.AllStrategies)
 	fs.StringArrayVar(&f.drivers, "driver", nil, "who drives the function: `vfio` (the guest agent) or mana (the kernel's driver)")
+	fs.StringArrayVar(&f.modules, "module", nil, "module to put in place of the kernel's own (`NAME=FILE`, mana=drivers/…/mana.ko), built for that kernel. It is sent to the "+
+		"running guest and costs no boot; may be repeated, once for each name")
+	f.registerMachine(fs)
+}
+
+// registerMachine registers the flags that say what the kernel's own driver finds.
+func (f *scenarioFlags) registerMachine(fs *pflag.FlagSet) {
+	fs.StringArrayVar(&f.shapes, "shape", nil, "machine `SHAPE`, e.g. "+shape.Default().String())
 	fs.StringArrayVar(&f.vectors, "vectors", nil, "MSI-X vectors of the function, HWC included (`N`), or online, online+N, online-N: relative to the online CPUs")
 	fs.StringArrayVar(&f.deviceNodes, "device-node", nil, "NUMA node of the function (`N`), or none")
 	fs.StringArrayVar(&f.irqchips, "irqchip", nil, "`msi`, or remapped (interrupt remapping: affinity changes take effect at once)")
@@ -61,17 +69,24 @@ func (f *scenarioFlags) command(scenario, name string) string {
 		name   string
 		values []string
 	}{{"kernel", f.kernels}, {"shape", f.shapes}, {"strategy", f.strategies}, {"driver", f.drivers}, {"vectors", f.vectors}, {"device-node", f.deviceNodes}, {"irqchip", f.irqchips},
-		{"pressure", f.pressures}, {"offline", f.offlines}, {"expect", f.expect}} {
+		{"pressure", f.pressures}, {"offline", f.offlines}, {"module", f.modules}, {"expect", f.expect}} {
 		for _, v := range flag.values {
 			words = append(words, "--"+flag.name, v)
 		}
 	}
+	return quoted(words)
+}
+
+// quoted writes words so that a shell reads them as they are.
+func quoted(words []string) string {
+	out := make([]string, len(words))
 	for i, w := range words {
+		out[i] = w
 		if q, err := syntax.Quote(w, syntax.LangPOSIX); err == nil {
-			words[i] = q
+			out[i] = q
 		}
 	}
-	return strings.Join(words, " ")
+	return strings.Join(out, " ")
 }
 
 // overrides turns the flags that were given into Overrides.
@@ -491,6 +506,9 @@ func (f *scenarioFlags) plan(ctx context.Context, names []string, s Streams) ([]
 	if cases, err = scenarios.Select(cases, f.cases); err != nil {
 		return nil, usageError(fmt.Errorf("--case: %w", err))
 	}
+	if err := replaceModules(cases, f.modules); err != nil {
+		return nil, usageError(err)
+	}
 	given, err := parseAll("expect", f.expect, scenarios.ParseExpectation)
 	if err != nil {
 		return nil, usageError(err)
@@ -500,6 +518,28 @@ func (f *scenarioFlags) plan(ctx context.Context, names []string, s Streams) ([]
 	}
 	scenarios.Disambiguate(cases) // a scenario may be named twice, or two files may give theirs one name
 	return cases, nil
+}
+
+// replaceModules has all cases take the modules that --module names.
+func replaceModules(cases []scenarios.Case, words []string) error {
+	var modules []scenarios.Module
+	for _, w := range words {
+		name, file, ok := strings.Cut(w, "=")
+		name = strings.ReplaceAll(name, "-", "_")
+		switch {
+		case !ok || name == "" || file == "":
+			return fmt.Errorf("--module: %q is not NAME=FILE, as in mana=drivers/net/ethernet/microsoft/mana/mana.ko", w)
+		case slices.ContainsFunc(modules, func(m scenarios.Module) bool { return m.Name == name }):
+			return fmt.Errorf("--module: %s is given twice", name)
+		case name == scenarios.DriverMana && !slices.ContainsFunc(cases, func(c scenarios.Case) bool { return c.Driver == scenarios.DriverMana }):
+			return fmt.Errorf("--module: no case loads %s, since all drive the function from user space; give --driver %[1]s, or a scenario of the kernel's driver, such as %s", name, compareDefault)
+		}
+		modules = append(modules, scenarios.Module{Name: name, File: file})
+	}
+	for i := range cases {
+		cases[i].Modules = modules
+	}
+	return nil
 }
 
 // load reads a scenario: a file if the word looks like a path, else a shipped one.

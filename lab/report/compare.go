@@ -164,16 +164,7 @@ func vectorRows(p vectorPair) []row {
 	}
 }
 
-// labels are those of either case's observations, in time order.
-func labels(a, b *result.Case) []string {
-	var out []string
-	for _, o := range slices.Concat(a.Observations, b.Observations) {
-		if !slices.Contains(out, o.Label) {
-			out = append(out, o.Label)
-		}
-	}
-	return out
-}
+func labels(a, b *result.Case) []string { return result.Labels(a, b) }
 
 func find(c *result.Case, label string) *result.Observation {
 	if o := c.Find(label); o != nil {
@@ -216,6 +207,9 @@ func renderComparison(w io.Writer, c Comparison, p *page) error {
 func (p *page) pair(a, b *result.Case) {
 	p.linef("%s/%s", foreign.Line(a.Scenario), foreign.Line(pairName(a, b)))
 	x, y := foreign.Line(a.KernelSpec), foreign.Line(b.KernelSpec)
+	if x == y { // it is modules that are compared
+		x, y = modules(a), modules(b)
+	}
 	rows := append([]row{{"kernel", a.Kernel, b.Kernel}}, caseRows(a, b)...)
 	t := sideBySide("", x, y)
 	for i, r := range rows {
@@ -251,6 +245,18 @@ func (p *page) pair(a, b *result.Case) {
 // sideBySide is a table of what is the same and what is not under two kernels.
 func sideBySide(what, a, b string) layout.Table {
 	return layout.Table{Rules: true, Indent: "  ", Header: []string{what, a, b, ""}}
+}
+
+// modules names those that took the place of the kernel's own.
+func modules(c *result.Case) string {
+	var names []string
+	for _, m := range c.Modules {
+		names = append(names, m.Name)
+	}
+	if len(names) == 0 {
+		return "as shipped"
+	}
+	return "with " + foreign.Line(strings.Join(names, ", "))
 }
 
 func (p *page) side(t *layout.Table, r row, mark bool) {

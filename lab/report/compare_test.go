@@ -28,6 +28,15 @@ func fix() (before, after result.Report) {
 	return result.Report{Schema: result.Schema, Host: host, Cases: []result.Case{a}}, result.Report{Schema: result.Schema, Host: host, Cases: []result.Case{b}}
 }
 
+// module is the same under one kernel, with a changed module.
+func module() (before, after result.Report) {
+	before, after = fix()
+	b := &after.Cases[0]
+	b.Name, b.Kernel, b.KernelSpec = "before-fix/with", before.Cases[0].Kernel, before.Cases[0].KernelSpec
+	b.Modules = []result.Module{{Name: "mana", File: "/tmp/\x1b[2Jmana.ko", SHA256: "0123456789abcdef"}}
+	return before, after
+}
+
 // uneven is a pair of which one kernel's driver has a vector less, another that fails, and one that did not run.
 func uneven() (before, after result.Report) {
 	before, after = fix()
@@ -55,6 +64,7 @@ func TestCompare(t *testing.T) {
 	}{
 		{"compare-fix", fix, ExitPass},
 		{"compare-uneven", uneven, ExitError},
+		{"compare-module", module, ExitPass},
 		{"compare-nothing", func() (a, b result.Report) { return }, ExitError},
 	} {
 		t.Run(tc.golden, func(t *testing.T) {

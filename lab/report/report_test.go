@@ -125,6 +125,15 @@ func steps() result.Report {
 	return r
 }
 
+// modulesReplaced has a case with a module of the user's own, and one that came to no guest.
+func modulesReplaced() result.Report {
+	r := lowVCPU()
+	r.Cases = r.Cases[:2]
+	r.Cases[0].Modules = []result.Module{{Name: "mana", File: "/tmp/\x1b[2Jmana.ko", SHA256: strings.Repeat("0123456789abcdef", 4)}}
+	r.Cases[1].Modules = []result.Module{{Name: "mana", File: "mana.ko"}}
+	return r
+}
+
 func TestTable(t *testing.T) {
 	for _, tc := range []struct {
 		golden string
@@ -137,6 +146,7 @@ func TestTable(t *testing.T) {
 		{"alternatives.txt", alternatives(), false},
 		{"large.txt", large(), false},
 		{"steps.txt", steps(), false},
+		{"modules.txt", modulesReplaced(), false},
 		{"empty.txt", result.Report{Schema: result.Schema}, false},
 	} {
 		t.Run(tc.golden, func(t *testing.T) {

@@ -92,6 +92,9 @@ func (p *page) caseInFull(c *result.Case) {
 		node = "node " + strconv.Itoa(*c.DeviceNode)
 	}
 	p.linef("  kernel %s, %s, irqchip %s", foreign.Line(cmp.Or(c.Kernel, c.KernelSpec, "unknown")), what, foreign.Line(c.Irqchip))
+	for _, m := range c.Modules {
+		p.linef("  module %s of %s%s", foreign.Line(m.Name), foreign.Line(m.File), foreign.Line(hashOf(m)))
+	}
 	p.linef("  %s; CPUs online: %s", c.Shape, cmp.Or(c.Online.String(), "unknown"))
 	pressure := "none"
 	if len(c.Pressure) > 0 {
@@ -140,6 +143,14 @@ func (p *page) evidence(e *result.Evidence) {
 	for _, a := range e.Awaited {
 		p.bullet("  awaited: ", a)
 	}
+}
+
+// hashOf is the beginning of a module's hash, as much as tells modules apart.
+func hashOf(m result.Module) string {
+	if m.SHA256 == "" {
+		return ""
+	}
+	return ", sha256 " + m.SHA256[:min(len(m.SHA256), 12)] + "…"
 }
 
 // steps shows the experiment: what each step was, how long it took, and what is to be told of it; then what became of the holds and faults.

@@ -76,6 +76,8 @@ func init() {
 		always[*qemu.TimeoutError](labs),
 
 		always[*images.BadKernelError](cases),
+		always[*images.BadModuleError](cases),
+		always[*UnloadableError](cases),
 		always[*machine.FieldError](cases),
 		always[*machine.HotplugError](cases),
 		always[*refusedError](cases),
@@ -170,7 +172,8 @@ func (j judge) limit(*limitError) party {
 // call: the kernel's no is its own, but for what the lab needs before there is an experiment, and for the vectors of other devices, which the case asks for.
 func (j judge) call(e *lab.CallError) party {
 	switch e.Method {
-	case agentapi.MethodOpenFunction, agentapi.MethodRescan, agentapi.MethodRefresh, agentapi.MethodInfo, agentapi.MethodLog, agentapi.MethodMark:
+	case agentapi.MethodOpenFunction, agentapi.MethodRescan, agentapi.MethodRefresh, agentapi.MethodInfo, agentapi.MethodLog, agentapi.MethodMark,
+		agentapi.MethodReplaceModule:
 		return labs
 	case agentapi.MethodOccupy:
 		return max(cases, j.whose(e.Err))

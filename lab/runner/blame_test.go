@@ -63,6 +63,9 @@ func TestBlame(t *testing.T) {
 		{"another irqlab at work", &images.BusyError{Err: context.DeadlineExceeded}, labs},
 		{"a full cache", &images.NoSpaceError{}, labs},
 		{"a kernel that is none", &images.BadKernelError{Err: errors.New("no such file")}, cases},
+		{"a module of another kernel", fmt.Errorf("x: %w", &images.BadModuleError{Err: errors.New("for 6.18")}), cases},
+		{"a module that the kernel cannot link", &UnloadableError{Err: &DriverError{What: "x", Err: agentapi.Errorf(agentapi.CodeFailed, "no symbol")}}, cases},
+		{"a guest without room for a module", called(agentapi.MethodReplaceModule, refused), labs},
 		{"a machine that cannot be", &machine.FieldError{}, cases},
 
 		{"no time to start QEMU", &qemu.NotStartedError{Err: limit}, labs},

@@ -14,6 +14,7 @@ import (
 	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/cpulist"
 	"irqlab/guestagent/strategy"
+	"irqlab/images"
 	"irqlab/lab"
 	"irqlab/scenarios"
 	"irqlab/scenarios/result"
@@ -224,12 +225,34 @@ func (s *stepper) load(ctx context.Context) error {
 	s.stage("loading " + manaModule)
 	inserted, err := s.vm.Agent.LoadModule(ctx, manaModule, "dyndbg=+p")
 	if err != nil {
-		return s.refused(ctx, "the driver did not load", err)
+		return s.unloadable(ctx, s.refused(ctx, "the driver did not load", err))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.driver.loaded = len(inserted) > 0
 	return nil
+}
+
+// UnloadableError tells that a module which was given in place of the kernel's own cannot be inserted into this kernel: that is no finding about what the module does.
+type UnloadableError struct {
+	Module images.Replacement
+	Err    error
+}
+
+func (e *UnloadableError) Error() string {
+	return fmt.Sprintf("module %s=%s: this kernel cannot insert it: %v", e.Module.Name, e.Module.Path, e.Err)
+}
+
+func (e *UnloadableError) Unwrap() error { return e.Err }
+
+// unloadable makes an *UnloadableError of the kernel's answer to a replaced driver that does not fit into it; what the driver itself answers stays what it is.
+func (s *stepper) unloadable(ctx context.Context, err error) error {
+	i := slices.IndexFunc(s.vm.Modules, func(m images.Replacement) bool { return m.Name == manaModule })
+	var guest *agentapi.Error
+	if i < 0 || !errors.As(err, &guest) || guest.Code != agentapi.CodeFailed && guest.Code != agentapi.CodeUnsupported {
+		return err
+	}
+	return &UnloadableError{s.vm.Modules[i], s.driverError(ctx, "the driver did not load", guest)}
 }
 
 // beforeProbe remembers where the log of the probe begins.

@@ -67,6 +67,9 @@ func newResult(c *scenarios.Case) result.Case {
 		node := c.DeviceNode
 		r.DeviceNode = &node
 	}
+	for _, m := range c.Modules {
+		r.Modules = append(r.Modules, result.Module{Name: m.Name, File: m.File})
+	}
 	return r
 }
 
@@ -190,7 +193,7 @@ func (e *experiment) attach(ctx context.Context) error {
 
 // Boot starts the VM of a case, attaches its functions and takes its CPUs offline, and leaves the rest to the caller.
 func Boot(ctx context.Context, c *scenarios.Case, o Options) (*lab.VM, error) {
-	e := &experiment{opts: o, c: c}
+	e := &experiment{opts: o, c: c, out: newResult(c)}
 	err := e.open(ctx) // which sets the VM
 	return e.vm, err
 }
@@ -231,6 +234,9 @@ func (e *experiment) config() lab.Config {
 	if e.hasLevels() {
 		cfg.Slots = append(cfg.Slots, machine.Slot{ID: pressureSlot, Node: machine.NoNode})
 	}
+	for _, m := range e.c.Modules {
+		cfg.Modules = append(cfg.Modules, lab.Module(m))
+	}
 	for _, n := range e.c.Pressure.Neighbours() {
 		cfg.Neighbours = append(cfg.Neighbours, machine.Neighbour{Kind: n.Kind, Queues: n.Queues, Node: n.Node})
 	}
@@ -254,6 +260,12 @@ func (e *experiment) boot(ctx context.Context) error {
 	if err == nil {
 		e.fn = e.vm.Function(lab.FunctionSlot)
 		e.out.Start, e.out.Notes = e.vm.Start, append(e.out.Notes, e.vm.Notes...)
+		for i, m := range e.vm.Modules {
+			e.out.Modules[i].SHA256 = m.SHA256
+			if m.Name == manaModule && e.c.Driver != scenarios.DriverMana {
+				e.out.Notes = append(e.out.Notes, fmt.Sprintf("module %s was replaced, but not loaded: the case's driver is %s", m.Name, e.c.Driver))
+			}
+		}
 		e.startTimeline(ctx)
 		if e.started != nil {
 			e.started()

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -259,26 +260,35 @@ func (o Options) status(s Status) {
 	}
 }
 
-// prepare brings every kernel and its initramfs into the cache before the first VM starts, so that fetching is not timed as running. A kernel that cannot be had
-// is an error of its cases only, unless the SPEC itself is wrong.
+// prepare brings every kernel and its initramfs into the cache before the first VM starts, so that fetching is not timed as running, and looks at the modules that are
+// to be replaced. A kernel that cannot be had is an error of its cases only, unless the SPEC itself is wrong.
 func prepare(ctx context.Context, cases []scenarios.Case, o Options) (unusable map[string]error, err error) {
 	unusable = map[string]error{}
 	var done []string
 	for _, c := range cases {
-		if slices.Contains(done, c.Kernel) {
+		what := fmt.Sprint(c.Kernel, c.Modules)
+		if slices.Contains(done, what) {
 			continue
 		}
-		done = append(done, c.Kernel)
+		done = append(done, what)
 		k, err := o.Cache.Kernel(ctx, c.Kernel, o.Progress)
 		if err == nil {
 			_, err = o.Cache.Initramfs(ctx, k, o.Progress)
 		}
-		err = images.AsBadKernel(c.Kernel, err)
+		for _, m := range c.Modules {
+			if err == nil {
+				_, err = o.Cache.Replacement(ctx, k, m.Name, m.File)
+			}
+		}
 		var bad *images.BadKernelError
+		var module *images.BadModuleError
+		if !errors.As(err, &module) {
+			err = images.AsBadKernel(c.Kernel, err)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case errors.As(err, &bad):
+		case errors.As(err, &module), errors.As(err, &bad):
 			return nil, err
 		case err != nil:
 			unusable[c.Kernel] = err

@@ -156,7 +156,7 @@ func tasks(ctx context.Context, cases []scenarios.Case, o Options, accel machine
 		cfg := e.config()
 		// What does not make the machine is not asked about twice.
 		mine := cfg
-		mine.Name, mine.Functions, mine.Progress, mine.Cache = "", nil, nil, nil
+		mine.Name, mine.Functions, mine.Progress, mine.Cache, mine.Modules = "", nil, nil, nil, nil
 		word := fmt.Sprintf("%+v", mine)
 		k, ok := asked[word]
 		if !ok {

@@ -63,6 +63,7 @@ type Case struct {
 
 	Kernel     string      `json:"kernel"`                // the release the guest reports
 	KernelSpec string      `json:"kernel_spec,omitempty"` // what was asked for
+	Modules    []Module    `json:"modules,omitempty"`     // that took the place of the kernel's own
 	Driver     string      `json:"driver"`
 	Strategy   string      `json:"strategy"`         // empty when the kernel's driver places the vectors itself
 	Branch     string      `json:"branch,omitempty"` // which way the strategy went, e.g. "numa-aware, first group skipped"
@@ -97,6 +98,13 @@ type Event struct {
 	T      float64 `json:"t"`      // as Until
 	Source string  `json:"source"` // as in the timeline: step, inject, device, vector, …
 	What   string  `json:"what"`
+}
+
+// Module is a kernel module that was put in the place of the kernel's own.
+type Module struct {
+	Name   string `json:"name"`
+	File   string `json:"file"`             // as it was given
+	SHA256 string `json:"sha256,omitempty"` // of the file, in hexadecimal; empty if it came to no guest
 }
 
 // Seconds is where the time went.
@@ -215,6 +223,19 @@ func (c *Case) Find(label string) *Observation {
 		}
 	}
 	return nil
+}
+
+// Labels are those of the cases' observations, each once, in time order.
+func Labels(cases ...*Case) []string {
+	var out []string
+	for _, c := range cases {
+		for _, o := range c.Observations {
+			if !slices.Contains(out, o.Label) {
+				out = append(out, o.Label)
+			}
+		}
+	}
+	return out
 }
 
 // Step returns the step that was at a place of the scenario, nil when it was not begun.

@@ -1,0 +1,139 @@
+package build
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"irqlab/lab/build/sandbox"
+)
+
+// What a build may use up. The largest file and the sum are far above what a module takes.
+const (
+	maxFile   = 1 << 30
+	maxWork   = 3 << 30
+	maxOutput = 32 << 20
+	keptHead  = 512 << 10 // of the output
+	keptTail  = 64 << 10
+	shownTail = 4 << 10 // in an error
+)
+
+// toolEnv is all the environment that tools have: the same everywhere, so that builds are the same.
+var toolEnv = []string{"PATH=/usr/sbin:/usr/bin", "HOME=/build", "LC_ALL=C", "TZ=UTC", "KBUILD_BUILD_USER=irqlab", "KBUILD_BUILD_HOST=irqlab"}
+
+// run is one make in the sandbox.
+type run struct {
+	root   string // of the toolchain
+	work   string // on the host, measured while it runs
+	mounts []sandbox.Mount
+	args   []string // for make
+	limit  time.Duration
+	output output
+}
+
+// run runs it. The error is an *exec.ExitError if make failed, and a *LimitError if it was ended.
+func (b *Builder) run(ctx context.Context, r *run) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	timer := time.AfterFunc(r.limit, func() { cancel(&LimitError{What: fmt.Sprintf("it took longer than %v", r.limit), Time: r.limit}) })
+	defer timer.Stop()
+	r.output.full = func() { cancel(&LimitError{What: fmt.Sprintf("it wrote more than %d MiB of messages", maxOutput>>20)}) }
+	watched := make(chan struct{})
+	defer func() { <-watched }()
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		defer close(watched)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(500 * time.Millisecond):
+			}
+			if diskUsage(r.work) > maxWork {
+				cancel(&LimitError{What: fmt.Sprintf("it wrote more than %d MiB to its directory", maxWork>>20)})
+				return
+			}
+		}
+	}()
+	err := sandbox.Command{Root: r.root, Mounts: r.mounts, Dir: "/build", Env: toolEnv, MaxFile: maxFile, Output: &r.output,
+		Args: append([]string{"/usr/bin/make", fmt.Sprintf("-j%d", runtime.GOMAXPROCS(0))}, r.args...)}.Run(ctx)
+	if exit := new(exec.ExitError); errors.As(err, &exit) && r.output.has("No space left on device") {
+		return b.cache.AsNoSpace(errors.New("the build: No space left on device"))
+	}
+	return err
+}
+
+func diskUsage(dir string) (size int64) {
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			if st, err := d.Info(); err == nil {
+				size += st.Size()
+			}
+		}
+		return nil // what goes away meanwhile is not there
+	})
+	return size
+}
+
+// output keeps the beginning and the end of what a program writes.
+type output struct {
+	full func() // called once when it writes without end
+
+	mu         sync.Mutex
+	head, rest []byte
+	size       int64
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.size <= maxOutput && o.size+int64(len(p)) > maxOutput {
+		o.full()
+	}
+	o.size += int64(len(p))
+	n := min(len(p), keptHead-len(o.head))
+	o.head = append(o.head, p[:n]...)
+	o.rest = append(o.rest, p[n:]...)
+	if len(o.rest) > 2*keptTail {
+		o.rest = append(o.rest[:0], o.rest[len(o.rest)-keptTail:]...)
+	}
+	return len(p), nil
+}
+
+func (o *output) text() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	gap := ""
+	if int64(len(o.head)+len(o.rest)) < o.size {
+		gap = "\n"
+	}
+	return string(o.head) + gap + string(o.rest)
+}
+
+func (o *output) has(words string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return bytes.Contains(o.head, []byte(words)) || bytes.Contains(o.rest, []byte(words))
+}
+
+// tail is the end of it, as lines to put below an error; "" if there is none.
+func (o *output) tail() string {
+	text := strings.TrimSpace(o.text())
+	if len(text) > shownTail {
+		text = text[len(text)-shownTail:]
+		_, text, _ = strings.Cut(text, "\n")
+	}
+	if text == "" {
+		return ""
+	}
+	return "\n" + text
+}

@@ -1,0 +1,194 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"irqlab/images"
+	"irqlab/lab/build"
+	"irqlab/lab/try"
+	"irqlab/scenarios/result"
+)
+
+// behindIncludes is a patch that adds a line behind the last #include of a file, with what stands there as its context.
+func behindIncludes(t *testing.T, src *build.Source, path, line string) string {
+	t.Helper()
+	data, err := fs.ReadFile(src.FS(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(data), "\n")
+	at := 0
+	for i, l := range lines {
+		if strings.HasPrefix(l, "#include") {
+			at = i + 1
+		}
+	}
+	const context = 3
+	patch := fmt.Sprintf("--- a/%s\n+++ b/%[1]s\n@@ -%[2]d,%[3]d +%[2]d,%[4]d @@\n", path, at-context+1, 2*context, 2*context+1)
+	for _, l := range lines[at-context : at] {
+		patch += " " + l + "\n"
+	}
+	patch += "+" + line + "\n"
+	for _, l := range lines[at : at+context] {
+		patch += " " + l + "\n"
+	}
+	return patch
+}
+
+// A driver that puts all its vectors on one CPU is worse, in the words of the facts; a patch that does not build tells where and why; each form of the verdict says the same. The
+// changes are made here, of the fetched source: no text of the kernel's is in this repository.
+func TestTry(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds a module and boots virtual machines")
+	}
+	t.Parallel()
+	cache, err := images.OpenCache("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kernel, err := cache.Kernel(t.Context(), "debian:7.3", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := build.New(cache, nil).Source(t.Context(), kernel, try.ModuleDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const file = try.ModuleDir + "/gdma_main.c"
+	wrong := write("wrong.diff", behindIncludes(t, src, file, "#define irq_set_affinity_and_hint(irq, mask) ((void)(mask), irq_set_affinity_and_hint(irq, cpumask_of(0)))"))
+	broken := write("broken.diff", behindIncludes(t, src, file, "static int irqlab_test = irqlab_undeclared;"))
+
+	// --check builds and runs nothing.
+	if status, out, msg := irqlab(t, "try", "--check", wrong); status != ExitPass || !strings.Contains(out, "applies: 1 hunk") {
+		t.Errorf("--check: status %d: %s%s", status, out, msg)
+	}
+	if status, out, _ := irqlab(t, "try", "--check", "--revert", wrong); status != ExitError || !strings.Contains(out, "leave --revert out") {
+		t.Errorf("--check --revert: status %d: %s", status, out)
+	}
+
+	status, out, msg := irqlab(t, "try", broken, "--format", "json")
+	var trial try.Trial
+	if err := json.Unmarshal([]byte(out), &trial); err != nil {
+		t.Fatalf("%v: %s%s", err, out, msg)
+	}
+	if status != ExitError || trial.Verdict.Word != try.WordDoesNotBuild || len(trial.Errors) == 0 || trial.Errors[0].File != file || trial.Errors[0].Line == 0 ||
+		!strings.Contains(trial.Errors[0].Text, "irqlab_undeclared") {
+		t.Errorf("what does not build: status %d, %+v: %+v", status, trial.Verdict, trial.Errors)
+	}
+
+	kept := filepath.Join(dir, "kept")
+	status, out, msg = irqlab(t, "try", wrong, "--case", "neighbour", "--out", kept, "--format", "json")
+	trial = try.Trial{}
+	if err := json.Unmarshal([]byte(out), &trial); err != nil {
+		t.Fatalf("%v: %s%s", err, out, msg)
+	}
+	if module := trial.Module; module != nil {
+		t.Cleanup(func() { removeBuilt(t, trial) })
+	}
+	if status != ExitFail || trial.Verdict.Word != try.WordWorse || len(trial.Cases) != 1 {
+		t.Fatalf("status %d, verdict %+v: %s", status, trial.Verdict, msg)
+	}
+	c := trial.Cases[0]
+	if c.Change != try.Worse || !slices.ContainsFunc(c.Worse, func(s string) bool { return strings.Contains(s, "clustered, and was not before") }) || c.Fails == "" {
+		t.Errorf("%s: worse %q, fails: %q", c.Change, c.Worse, c.Fails)
+	}
+	a, b := trial.Comparison.A.Cases[0], trial.Comparison.B.Cases[0]
+	if a.Outcome != result.Pass || b.Outcome != result.Fail || len(a.Modules) != 0 || len(b.Modules) != 1 || b.Modules[0].SHA256 == "" || b.Modules[0].SHA256 != trial.Module.SHA256 {
+		t.Errorf("without: %s with modules %+v; with: %s with modules %+v", a.Outcome, a.Modules, b.Outcome, b.Modules)
+	}
+	if a.Start != "warm" || b.Start != "warm" {
+		t.Errorf("started %s and %s", a.Start, b.Start)
+	}
+	for _, name := range []string{resultsFile, trialFile, trialText, trialMail, "changed-driver/neighbour_with/console.log", "changed-driver/neighbour_without/console.log"} {
+		if st, err := os.Stat(filepath.Join(kept, name)); err != nil || st.Size() == 0 {
+			t.Errorf("--out: %s: %v", name, err)
+		}
+	}
+	mail, err := os.ReadFile(filepath.Join(kept, trialMail))
+	if err != nil || !strings.Contains(string(mail), "Again:   irqlab try ") || !strings.Contains(string(mail), "effective vCPU") {
+		t.Errorf("%v: %s", err, mail)
+	}
+}
+
+// removeBuilt takes what was built for the test out of the cache.
+func removeBuilt(t *testing.T, trial try.Trial) {
+	for _, c := range trial.Comparison.B.Cases {
+		for _, m := range c.Modules {
+			if err := os.RemoveAll(filepath.Dir(m.File)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// What cannot be tried is told before anything is fetched: what is no patch is bad input, what needs a whole kernel cannot be told.
+func TestTryInput(t *testing.T) {
+	dir := t.TempDir()
+	diff := func(path string) string {
+		return fmt.Sprintf("--- a/%s\n+++ b/%[1]s\n@@ -1,2 +1,3 @@\n one\n+more\n two\n", path)
+	}
+	files := map[string]string{
+		"kernel.diff": diff("kernel/irq/matrix.c"), "both.diff": diff(try.ModuleDir+"/mana_en.c") + diff("include/linux/irq.h"),
+		"docs.diff": diff("Documentation/x.rst"), "text.txt": "no patch at all\n", "mana.diff": diff(try.ModuleDir + "/mana_en.c"),
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(dir)
+	for _, tc := range []struct {
+		args   string
+		status int
+		want   string // on either stream
+	}{
+		{"try", ExitUsage, "requires at least 1 arg"},
+		{"try no-such.diff", ExitUsage, "no-such.diff"},
+		{"try text.txt", ExitUsage, "text.txt"},
+		{"try git:no-such", ExitUsage, "no such folder"},
+		{"try - -", ExitUsage, "given twice"},
+		{"try mana.diff --format yaml", ExitUsage, "table, json, mail"},
+		{"try mana.diff --check --out x", ExitUsage, "--check runs nothing"},
+		{"try mana.diff --case nieghbour", ExitUsage, `did you mean "neighbour"`},
+		{"try mana.diff --scenario low-vcpu", ExitUsage, "no case of low-vcpu has to do with the kernel's driver"},
+		{"try mana.diff --scenario low-vpcu", ExitUsage, `did you mean "low-vcpu"`},
+		{"try mana.diff --shape cores=0", ExitUsage, "--shape"},
+		{"try mana.diff --kernel debian:seven", ExitUsage, "starts with a digit"},
+		{"try kernel.diff", ExitError, "kernel/irq/matrix.c"},
+		{"try both.diff --format json", ExitError, `"include/linux/irq.h"`},
+		{"try docs.diff", ExitError, "changes nothing that boots"},
+	} {
+		status, out, msg := irqlab(t, strings.Fields(tc.args)...)
+		if status != tc.status || !strings.Contains(out+msg, tc.want) {
+			t.Errorf("irqlab %s: status %d: %s%s; want %d and %q", tc.args, status, out, msg, tc.status, tc.want)
+		}
+	}
+}
+
+// The command that does it again has what decides on the trial, quoted for a shell, and nothing of how it is shown.
+func TestTryAgain(t *testing.T) {
+	cmd := newTry(Streams{})
+	if err := cmd.ParseFlags([]string{"--revert", "--case", "a b", "--case", "c", "--format", "json", "--out", "x", "--jobs", "2", "--shape", "cores=2"}); err != nil {
+		t.Fatal(err)
+	}
+	want := "irqlab try 'my mail.txt' --case 'a b' --case c --kernel debian:7.3 --revert --shape 'cores=2'"
+	if got := again(cmd, []string{"my mail.txt"}); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}

@@ -1,0 +1,97 @@
+package try
+
+import (
+	"slices"
+	"strings"
+
+	"irqlab/lab/build"
+	"irqlab/scenarios"
+)
+
+// ModuleDir holds the one module whose changes can be tried: what the guest inserts at the moment that a case says. Its directory in the kernel's tree.
+const ModuleDir = "drivers/net/ethernet/microsoft/mana"
+
+// Scenario is what a changed driver is tried with, unless other scenarios are named.
+const Scenario = "changed-driver"
+
+// usual are the cases of Scenario that are run unless more are asked for: on 2 to 8 CPUs, with and without SMT, on two nodes, and with and without a neighbour. They are few, so
+// that both sides of all of them take some ten seconds on two cores, from snapshots.
+var usual = []string{"neighbour", "two-cores", "eight", "boundary", "node-1", "offline"}
+
+// more are the scenarios whose cases of the kernel's driver are run with --all, beside Scenario and the fault catalogue.
+var more = []string{"spread", "vector-boundary", "device-node", "offline-before", "unplug-during-probe", "unplug-during-reset", "unplug-after", "unplug-storm"}
+
+// Choice says which cases are to be run.
+type Choice struct {
+	Scenarios []string // by name or file, as in run; none: Scenario
+	Cases     []string // of these; none: the usual ones, or all of the scenarios that are named
+	All       bool     // all that has to do with the driver
+}
+
+// Names are the scenarios to load, and the cases of them to run; no cases: all.
+func (c Choice) Names() (names, cases []string) {
+	switch {
+	case c.All:
+		return slices.Concat([]string{Scenario}, more, scenarios.Faults(), c.Scenarios), c.Cases
+	case len(c.Scenarios) > 0:
+		return c.Scenarios, c.Cases
+	case len(c.Cases) > 0:
+		return []string{Scenario}, c.Cases
+	}
+	return []string{Scenario}, usual
+}
+
+// Ask takes from planned cases what tells nothing of a changed driver: cases that the kernel's driver has no part in, and cases that run what another does. Shipped scenarios hold a
+// driver to its version's own behaviour: of these only what any version owes is left, but for Scenario and spread, which ask for no more, and for faults, which are not about placement.
+func Ask(cases []scenarios.Case) []scenarios.Case {
+	var out []scenarios.Case
+	seen := map[string]bool{}
+	shipped := scenarios.Shipped()
+	for _, c := range cases {
+		if c.Driver != scenarios.DriverMana {
+			continue
+		}
+		_, what, _ := strings.Cut(c.Setup(), "|") // behind the scenario's name
+		if seen[what] {
+			continue
+		}
+		seen[what] = true
+		if slices.Contains(shipped, c.Scenario) && c.Scenario != Scenario && c.Scenario != "spread" {
+			c.AskAnyVersion()
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// Touched sorts the paths of a patch.
+type Touched struct {
+	Own     []string // the module's own
+	Nothing []string // that are built into nothing: documentation and the like
+	Beyond  []string // that need more than the module to be built
+}
+
+// Touch sorts the paths that a patch changes.
+func Touch(paths []string) (t Touched) {
+	for _, p := range paths {
+		switch {
+		case build.Owns(ModuleDir, p):
+			t.Own = append(t.Own, p)
+		case Outside(p):
+			t.Nothing = append(t.Nothing, p)
+		default:
+			t.Beyond = append(t.Beyond, p)
+		}
+	}
+	return t
+}
+
+// Outside tells whether a file of the kernel's tree is built into nothing that boots.
+func Outside(path string) bool {
+	for _, dir := range []string{"Documentation/", "tools/testing/", "LICENSES/", "samples/"} {
+		if strings.HasPrefix(path, dir) {
+			return true
+		}
+	}
+	return slices.Contains([]string{"MAINTAINERS", "CREDITS", ".mailmap", ".gitignore", "README", "COPYING"}, path)
+}

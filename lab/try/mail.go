@@ -1,0 +1,99 @@
+package try
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"irqlab/lab/foreign"
+	"irqlab/scenarios/result"
+)
+
+// Mail writes a trial as plain text to be pasted into a mail: what was tried on what, the command that does it again, and for each case that is not as it was both tables.
+func Mail(w io.Writer, t Trial) error {
+	p := &page{width: mailWidth}
+	before, after := "without the patch", "with the patch"
+	if t.Reversed {
+		before, after = "with the patch, as the kernel is", "without the patch"
+	}
+	for _, patch := range t.Patches {
+		text := patch.Subject()
+		if t.Reversed {
+			text += ", taken out"
+		}
+		p.item("Patch:   ", text)
+	}
+	p.item("Id:      ", t.ID)
+	p.item("Kernel:  ", strings.TrimPrefix(fmt.Sprintf("%s (%s)", t.Kernel.Release, t.Kernel.Spec), " "))
+	if m := t.Module; m != nil {
+		text := fmt.Sprintf("only %s was rebuilt", m.Name)
+		if t.Kernel.Compiler != "" {
+			text += ", by " + t.Kernel.Compiler
+		}
+		switch {
+		case m.Identical:
+			text += "; unpatched it has the distribution's code"
+		case m.Unchecked == "":
+			text += fmt.Sprintf("; unpatched it differs from the distribution's in %s", plural(len(m.Differ), "function", "functions"))
+		}
+		p.item("Module:  ", text)
+	}
+	for _, h := range t.Hunks {
+		if h.Fuzz > 0 {
+			p.item("Applied: ", fmt.Sprintf("%s with fuzz %d", h.Where, h.Fuzz))
+		}
+	}
+	p.command("Again:   ", t.Command)
+	p.item("Result:  ", t.verdict())
+	var same []string
+	for i := range t.Cases {
+		c := &t.Cases[i]
+		if c.Change == Unchanged {
+			same = append(same, c.Case)
+			continue
+		}
+		p.linef("")
+		p.item("", fmt.Sprintf("%s, %s: %s", c.Case, c.Change, machine(c.With)))
+		for _, words := range [][]string{c.Worse, c.Better, c.Changed} {
+			for _, w := range words {
+				p.item("- ", w)
+			}
+		}
+		p.linef("")
+		p.mailTable(before, c.Without)
+		p.linef("")
+		p.mailTable(after, c.With)
+	}
+	if len(same) > 0 {
+		p.linef("")
+		p.item("Unchanged: ", strings.Join(same, ", "))
+	}
+	if t.IRQLab != "" {
+		p.linef("")
+		p.linef("(irqlab %s, a modelled function under QEMU: where vectors land, not how", foreign.Line(t.IRQLab))
+		p.linef("fast they are)")
+	}
+	_, err := io.WriteString(w, p.String())
+	return err
+}
+
+// mailTable is one side of a case: each vector's name and effective CPU, at the last reading.
+func (p *page) mailTable(title string, c *result.Case) {
+	p.linef("%s (%s)", title, foreign.Line(string(c.Outcome)))
+	for _, r := range c.Reasons {
+		p.item("  ", firstLine(r))
+	}
+	if len(c.Observations) == 0 {
+		return
+	}
+	for _, o := range c.Observations {
+		if len(c.Observations) > 1 {
+			p.linef("%s, CPUs %s online", foreign.Line(o.Label), o.Online)
+		}
+		rows := [][]string{{"IRQ", "name", "requested", "effective vCPU"}}
+		for _, v := range o.Vectors {
+			rows = append(rows, []string{fmt.Sprintf("IRQ%d", v.Index), irqName(v), v.Affinity.String(), v.Effective.String()})
+		}
+		p.columns("", rows)
+	}
+}

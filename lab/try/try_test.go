@@ -1,0 +1,406 @@
+package try
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"irqlab/guestagent/cpulist"
+	"irqlab/lab/report"
+	"irqlab/scenarios"
+	"irqlab/scenarios/result"
+	"irqlab/scenarios/shape"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// side makes one side of a case of four CPUs: masks and effective CPUs of its queue vectors.
+func oneSide(outcome result.Outcome, masks string, queues ...int) result.Case {
+	node := 0
+	c := result.Case{Scenario: Scenario, Name: "neighbour", Outcome: outcome, Kernel: "6.18.15+deb13-cloud-amd64", KernelSpec: "debian:6.18", Driver: "mana", Irqchip: "msi",
+		Shape: shape.Default(), DeviceNode: &node, Vectors: len(queues) + 1, Pressure: []string{"nvme:queues=4"}, Online: cpulist.Range(0, 3),
+		Command: "irqlab run changed-driver --case neighbour --kernel debian:6.18"}
+	if outcome == result.Fail {
+		c.Reasons = []string{"settled: clustered, expected not.\nmore of it"}
+	}
+	c.Observations = []result.Observation{reading("settled", cpulist.Range(0, 3), masks, queues...)}
+	return c
+}
+
+// reading makes a reading of HWC and queue vectors; masks is "linear" or "cores".
+func reading(label string, online cpulist.List, masks string, queues ...int) result.Observation {
+	vectors := []result.Vector{{Role: result.RoleHWC, Asked: cpulist.Range(0, 1), Affinity: cpulist.Range(0, 1), Effective: cpulist.List{1}, Action: "mana_hwc@pci:0000:81:00.0"}}
+	for i, q := range queues {
+		mask := cpulist.List{i}
+		if masks == "cores" {
+			mask = cpulist.Range(i%2*2, i%2*2+1)
+		}
+		vectors = append(vectors, result.Vector{Index: i + 1, Role: result.RoleQueue, Asked: mask, Affinity: mask, Effective: cpulist.List{q}, Action: "mana_msi" + string(rune('1'+i)) + "@pci:0000:81:00.0"})
+	}
+	return result.Observe(label, online, vectors)
+}
+
+// changed returns a changed copy of a case.
+func changed(c result.Case, f func(*result.Case)) result.Case {
+	c.Observations = slices.Clone(c.Observations)
+	for i := range c.Observations {
+		c.Observations[i].Vectors = slices.Clone(c.Observations[i].Vectors)
+	}
+	f(&c)
+	return c
+}
+
+var (
+	clustered = oneSide(result.Fail, "cores", 0, 3, 0, 2)
+	spread    = oneSide(result.Pass, "linear", 0, 1, 2, 3)
+	onCores   = oneSide(result.Pass, "cores", 0, 3, 1, 2)
+)
+
+func warns(text string) func(*result.Case) {
+	return func(c *result.Case) { c.KernelLog.Warnings = append(c.KernelLog.Warnings, text) }
+}
+
+func way(branch string) func(*result.Case) { return func(c *result.Case) { c.Branch = branch } }
+
+// Each fact makes a case better or worse, and its counterpart the other; what is neither is only changed.
+func TestCompare(t *testing.T) {
+	const splat = "WARNING: CPU: 1 PID: 77 at kernel/irq/manage.c:12 x+0x1f/0x20\nCall Trace:"
+	const again = "WARNING: CPU: 3 PID: 4242 at kernel/irq/manage.c:12 x+0x2f/0x20\nCall Trace:"
+	fails := changed(spread, func(c *result.Case) { c.Outcome, c.Reasons = result.Fail, []string{"an interrupt was lost"} })
+	lost := changed(spread, func(c *result.Case) { c.Observations = nil })
+	dropped := changed(spread, func(c *result.Case) { c.Observations[0].Vectors[2].Dropped = true })
+	fewer := oneSide(result.Observed, "linear", 0, 1)
+	pair := oneSide(result.Observed, "linear", 0, 0, 1)
+	known := changed(fails, func(c *result.Case) { c.Known = "the kernel loses one" })
+	for _, tc := range []struct {
+		name          string
+		without, with result.Case
+		want          Change
+		back          Change // the other way round
+		say           string // of the first fact
+		fails         bool   // with the patch
+	}{
+		{"the published fix", clustered, spread, Better, Worse, "it does not fail, and did before", false},
+		{"the same on both sides", spread, spread, Unchanged, Unchanged, "", false},
+		{"clustered on both sides", clustered, clustered, Unchanged, Unchanged, "", true},
+		{"a failure", spread, fails, Worse, Better, "it fails, and did not before: an interrupt was lost", true},
+		{"a known failure that stays", known, known, Unchanged, Unchanged, "", false},
+		{"a known failure that is mended", known, spread, Better, Worse, "it does not fail", false},
+		{"a failure known of the kernel, which it did not have", spread, known, Worse, Better, "it fails, and did not before", true},
+		{"other masks, as good", onCores, spread, Changed, Changed, "other masks are asked for vector 1-4", false},
+		{"a choice within the same masks", onCores, oneSide(result.Pass, "cores", 1, 3, 0, 2), Changed, Changed, "vector 1,3 elsewhere, within the same masks", false},
+		{"clustered, though nothing was expected", oneSide(result.Observed, "cores", 0, 3, 1, 2), oneSide(result.Observed, "cores", 0, 3, 0, 2), Worse, Better, "clustered, and was not before: CPU 0 has 2 queues, none on CPU 1", false},
+		{"more CPUs idle", oneSide(result.Observed, "linear", 0, 1, 2), fewer, Worse, Better, "more CPUs without a queue: 2-3, before 3", false},
+		{"more CPUs idle under a cluster", oneSide(result.Observed, "linear", 0, 0, 1, 2), pair, Worse, Better, "more CPUs without a queue: 2-3, before 3", false},
+		{"a new warning", spread, changed(spread, warns(splat)), Worse, Better, "the kernel's log has a new warning: WARNING: CPU: 1 PID: 77", false},
+		{"a warning more", changed(spread, warns(splat)), changed(changed(spread, warns(splat)), warns(again)), Worse, Better, "new warning: WARNING: CPU: 3 PID: 4242", false},
+		{"the same warning, elsewhere", changed(spread, warns(splat)), changed(spread, warns(again)), Unchanged, Unchanged, "", false},
+		{"a new warning, three times", spread, changed(changed(changed(spread, warns("[    1.5] "+splat)), warns("[   12.75] "+again)), warns("[   13.5] "+splat)), Worse, Better, "new warning: WARNING: CPU: 1 PID: 77 at kernel/irq/manage.c:12 x+0x1f/0x20 (3 like it)", false},
+		{"another warning instead", changed(spread, warns(splat)), changed(spread, warns("BUG: x")), Worse, Worse, "new warning: BUG: x", false},
+		{"a mask that is not kept", spread, dropped, Worse, Better, "did not keep what was asked for vector 2", false},
+		{"a reading that is not come to", spread, lost, Worse, Better, `did not come as far as "settled"`, false},
+		{"another way, to the same masks", changed(spread, way("linear")), changed(spread, way("numa-aware")), Changed, Changed, "the driver's way: numa-aware, before linear", false},
+		{"a hint, and no more", changed(spread, func(c *result.Case) { c.Observations[0].Vectors[1].Hint = cpulist.List{0} }), spread, Changed, Changed, "", false},
+		{"slower", spread, changed(spread, func(c *result.Case) { c.Seconds.Run = 1000 }), Unchanged, Unchanged, "", false},
+		{"the lab's own failure", spread, changed(spread, func(c *result.Case) { c.Outcome, c.Reasons = result.Error, []string{"disk full"} }), Unknown, Unknown, "", false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := compare(&tc.without, &tc.with)
+			said := slices.Concat(got.Worse, got.Better, got.Changed)
+			if got.Change != tc.want || tc.say != "" && !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, tc.say) }) {
+				t.Errorf("%s: %q; want %s: %q", got.Change, said, tc.want, tc.say)
+			}
+			if (got.Fails != "") != tc.fails {
+				t.Errorf("fails with it: %q, want %t", got.Fails, tc.fails)
+			}
+			if back := compare(&tc.with, &tc.without); back.Change != tc.back {
+				t.Errorf("the other way round %s: %q; want %s", back.Change, slices.Concat(back.Worse, back.Better, back.Changed), tc.back)
+			}
+		})
+	}
+}
+
+// A CPU that is offline on one side only is no idle one.
+func TestCompareOtherCPUs(t *testing.T) {
+	a, b := oneSide(result.Observed, "linear", 0, 1), oneSide(result.Observed, "linear", 0, 1)
+	b.Observations = []result.Observation{reading("settled", cpulist.Range(0, 1), "linear", 0, 1)}
+	if got := compare(&a, &b); got.Change != Changed || len(got.Better) > 0 {
+		t.Errorf("%s: better %q", got.Change, got.Better)
+	}
+}
+
+// pairs compares cases side by side.
+func pairs(sides ...result.Case) []Compared {
+	var a, b result.Report
+	for i := 0; i < len(sides); i += 2 {
+		without, with := sides[i], sides[i+1]
+		without.Name, with.Name = without.Name+"/without", with.Name+"/with"
+		with.Command += " --module 'mana=/home/some one/.cache/irqlab/module/6.18.15+deb13-cloud-amd64-mana-changed-c13b0518ffc403ceaf7ca86d/mana.ko'"
+		with.Modules = []result.Module{{Name: "mana", File: "mana.ko", SHA256: "0123456789abcdef"}}
+		a.Cases, b.Cases = append(a.Cases, without), append(b.Cases, with)
+	}
+	return Compare(a, b)
+}
+
+func TestJudge(t *testing.T) {
+	fails := changed(spread, func(c *result.Case) { c.Outcome, c.Reasons = result.Fail, []string{"panic"} })
+	lab := changed(spread, func(c *result.Case) { c.Outcome, c.Reasons = result.Error, []string{"disk full"} })
+	known := changed(fails, func(c *result.Case) { c.Known = "so it is" })
+	for _, tc := range []struct {
+		name   string
+		cases  []Compared
+		notRun int
+		word   Word
+		status int
+		reason string
+	}{
+		{"mended", pairs(clustered, spread, spread, spread), 0, WordBetter, 0, ""},
+		{"as it was", pairs(spread, spread), 0, WordUnchanged, 0, ""},
+		{"otherwise", pairs(onCores, spread, spread, spread), 0, WordChanged, 0, ""},
+		{"mended here, broken there", pairs(clustered, spread, spread, fails), 0, WordWorse, 1, "neighbour: it fails, and did not before: panic"},
+		{"mends nothing", pairs(clustered, clustered, spread, spread), 0, WordFails, 1, "still fails: settled: clustered, expected not."},
+		{"mends one of two", pairs(clustered, spread, clustered, clustered), 0, WordFails, 1, "still fails"},
+		{"known on both sides", pairs(known, known, clustered, spread), 0, WordBetter, 0, ""},
+		{"the lab failed with it", pairs(clustered, spread, spread, lab), 0, WordUnknown, 125, "neighbour, with the patch: disk full"},
+		{"the lab failed without, and something is worse", pairs(spread, fails, lab, spread), 0, WordUnknown, 125, "neighbour, without the patch: disk full"},
+		{"interrupted", pairs(spread, spread), 2, WordUnknown, 125, "2 runs had not ended"},
+		{"nothing was run", nil, 0, WordUnknown, 125, ""},
+	} {
+		got := Judge(tc.cases, tc.notRun)
+		if got.Word != tc.word || got.Status != tc.status || !strings.Contains(strings.Join(got.Reasons, "\n"), tc.reason) {
+			t.Errorf("%s: %+v; want %s, %d: %s", tc.name, got, tc.word, tc.status, tc.reason)
+		}
+	}
+}
+
+func TestTouch(t *testing.T) {
+	for path, want := range map[string]string{
+		"drivers/net/ethernet/microsoft/mana/gdma_main.c": "own",
+		"drivers/net/ethernet/microsoft/mana/new.c":       "own",
+		"include/net/mana/gdma.h":                         "own",
+		"drivers/infiniband/hw/mana/main.c":               "beyond",
+		"kernel/irq/matrix.c":                             "beyond",
+		"include/linux/irq.h":                             "beyond",
+		"drivers/net/ethernet/microsoft/Kconfig":          "beyond",
+		"Documentation/networking/mana.rst":               "nothing",
+		"MAINTAINERS":                                     "nothing",
+		"tools/testing/selftests/net/x.sh":                "nothing",
+		"tools/objtool/check.c":                           "beyond",
+	} {
+		got := Touch([]string{path})
+		if slices.Contains(got.Own, path) != (want == "own") || slices.Contains(got.Nothing, path) != (want == "nothing") || slices.Contains(got.Beyond, path) != (want == "beyond") {
+			t.Errorf("%s: %+v, want %s", path, got, want)
+		}
+	}
+}
+
+// plan lists what a choice asks of a kernel.
+func plan(t *testing.T, c Choice, kernel string) []scenarios.Case {
+	t.Helper()
+	names, chosen := c.Names()
+	var cases []scenarios.Case
+	for _, name := range names {
+		sc, err := scenarios.Get(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		more, _, err := sc.Plan(scenarios.Overrides{Kernels: []string{kernel}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range more {
+			if chosen == nil || slices.Contains(chosen, m.Name) {
+				cases = append(cases, m)
+			}
+		}
+	}
+	return Ask(cases)
+}
+
+// The usual cases are all there, whatever the kernel, each on the machine that it is for.
+func TestUsualCases(t *testing.T) {
+	for _, kernel := range []string{"debian:6.1", "debian:6.18", "debian:7.3"} {
+		cases := plan(t, Choice{}, kernel)
+		var names []string
+		smt, cpus, nodes, neighbours, offline := map[int]bool{}, map[int]bool{}, map[int]bool{}, map[bool]bool{}, false
+		for _, c := range cases {
+			names = append(names, c.Name)
+			smt[c.Shape.Threads], cpus[c.Shape.CPUs()], nodes[c.Shape.Nodes], neighbours[len(c.Pressure) > 0] = true, true, true, true
+			offline = offline || len(c.Offline) > 0
+			if !c.Judges() {
+				t.Errorf("%s on %s expects nothing", c.Name, kernel)
+			}
+		}
+		if !slices.Equal(names, usual) {
+			t.Errorf("%s: %q, want %q", kernel, names, usual)
+		}
+		if !smt[1] || !smt[2] || !cpus[2] || !cpus[4] || !cpus[8] || !nodes[1] || !nodes[2] || !neighbours[true] || !neighbours[false] || !offline {
+			t.Errorf("%s: threads %v, CPUs %v, nodes %v, neighbours %v, offline %t: something is missing", kernel, smt, cpus, nodes, neighbours, offline)
+		}
+	}
+}
+
+// With all, every case is the kernel's driver's, none runs what another does, and no scenario but faults holds the driver to its version's masks.
+func TestAllCases(t *testing.T) {
+	cases := plan(t, Choice{All: true}, "debian:7.3")
+	of := map[string]int{}
+	seen := map[string]bool{}
+	for _, c := range cases {
+		of[c.Scenario]++
+		_, what, _ := strings.Cut(c.Setup(), "|")
+		if c.Driver != scenarios.DriverMana || seen[what] {
+			t.Errorf("%s/%s: driver %s, run already: %t", c.Scenario, c.Name, c.Driver, seen[what])
+		}
+		seen[what] = true
+		if slices.Contains(more, c.Scenario) && c.Scenario != "spread" && (c.Judges() || c.Expect.Branch != nil || c.Expect.Settled != nil && c.Expect.Settled.QueueMasks != nil) {
+			t.Errorf("%s/%s holds the driver to its version", c.Scenario, c.Name)
+		}
+		for _, s := range c.Steps {
+			if slices.Contains(more, c.Scenario) && s.Expect != nil && (s.Expect.QueueMasks != nil || s.Expect.Log != nil) {
+				t.Errorf("%s/%s, line %d: holds the driver to its version", c.Scenario, c.Name, s.Line)
+			}
+		}
+	}
+	for _, name := range []string{Scenario, "spread", "vector-boundary", "device-node", "unplug-during-reset", "unplug-during-probe", "unplug-storm", "hwc-status"} {
+		if of[name] == 0 {
+			t.Errorf("no case of %s; there are %v", name, of)
+		}
+	}
+	if len(cases) <= len(usual)+len(more) {
+		t.Errorf("%d cases", len(cases))
+	}
+}
+
+func TestNames(t *testing.T) {
+	for _, tc := range []struct {
+		c            Choice
+		names, cases string
+	}{
+		{Choice{}, Scenario, strings.Join(usual, " ")},
+		{Choice{Cases: []string{"leaves"}}, Scenario, "leaves"},
+		{Choice{Scenarios: []string{"spread"}}, "spread", ""},
+		{Choice{Scenarios: []string{"spread"}, Cases: []string{"a"}}, "spread", "a"},
+	} {
+		names, cases := tc.c.Names()
+		if strings.Join(names, " ") != tc.names || strings.Join(cases, " ") != tc.cases {
+			t.Errorf("%+v: %q, %q; want %q, %q", tc.c, names, cases, tc.names, tc.cases)
+		}
+	}
+}
+
+// trial is the published story, with what a reader has to know beside.
+func trial(cases []Compared) Trial {
+	t := New("debian:6.18")
+	t.IRQLab, t.Command = "1.2", "irqlab try 'a mail.txt' another-mail-with-a-long-name.txt --kernel debian:6.18 --shape cores=4"
+	t.Kernel.Release, t.Kernel.Compiler = "6.18.15+deb13-cloud-amd64", "gcc-14 (Debian 14.2.0-19) 14.2.0"
+	t.Patches = []Patch{{Title: "net: driver: Spread the vectors of machines with few CPUs, of which the title says a lot", Version: 5, Tags: []string{"net"}, ID: strings.Repeat("ab", 20), Source: "a mail.txt"}}
+	t.ID = strings.Repeat("ab", 20)
+	t.Hunks = []Hunk{
+		{Path: "a.c", Where: "a.c, hunk 1 of 2 (a mail.txt, line 40)", Line: 10},
+		{Path: "a.c", Where: "a.c, hunk 2 of 2 (a mail.txt, line 60)", Line: 100, Offset: 7, Fuzz: 1},
+	}
+	t.Outside = []string{"Documentation/x.rst"}
+	t.Module = &Module{Name: "mana", SHA256: strings.Repeat("0f", 32), Warnings: []Diagnostic{{File: "a.c", Line: 12, Text: "unused variable 'x' [-Wunused-variable]"}}, Identical: true, Functions: 321, Without: "the distribution's own module"}
+	t.Seconds = Seconds{Source: 0.5, Build: 3.21, Cases: 12, Total: 16}
+	t.Cases = cases
+	t.Verdict = Judge(cases, 0)
+	return t
+}
+
+func stories() map[string]Trial {
+	eight := func(queues ...int) result.Case {
+		c := oneSide(result.Pass, "linear", queues...)
+		c.Name, c.Shape, c.Pressure = "node-1", shape.Shape{Sockets: 2, Cores: 2, Threads: 2, Nodes: 2, MemoryMiB: 512}, nil
+		node := 1
+		c.DeviceNode = &node
+		c.Online = cpulist.Range(0, 7)
+		c.Observations = []result.Observation{reading("before", cpulist.Range(0, 7), "linear", queues...), reading("left", cpulist.Range(0, 6), "linear", queues[:7]...)}
+		return c
+	}
+	quiet := changed(spread, func(c *result.Case) { c.Name, c.Pressure = "quiet", nil })
+	panicked := changed(quiet, func(c *result.Case) {
+		c.Outcome, c.Reasons, c.Observations = result.Fail, []string{"the guest panicked: \x1b[2J a line that is long enough to be broken somewhere in the middle of it all\nmore"}, nil
+		c.KernelLog.Warnings = []string{"Kernel panic - not syncing: Fatal exception"}
+	})
+	lab := changed(quiet, func(c *result.Case) {
+		c.Outcome, c.Reasons, c.Observations = result.Error, []string{"QEMU was killed"}, nil
+	})
+	taken := trial(pairs(spread, clustered))
+	taken.Reversed = true
+	broken := trial(nil)
+	broken.Module, broken.Errors = nil, []Diagnostic{{File: "drivers/net/ethernet/microsoft/mana/gdma_main.c", Line: 7, Text: "'y' undeclared (first use in this function)"}}
+	broken.Verdict = Verdict{Word: WordDoesNotBuild, Status: report.ExitError, Reasons: []string{"3 more errors"}}
+	differs := trial(pairs(quiet, quiet))
+	differs.Module.Identical, differs.Module.Differ = false, []string{"f1", "f2", "f3", "f4", "f5", "f6", "f7", "f8", "f9"}
+	unchecked := trial(pairs(clustered, clustered))
+	unchecked.Module.Unchecked, unchecked.Hunks = "the kernel came without modules", nil
+	return map[string]Trial{
+		"better":    trial(pairs(clustered, spread, quiet, quiet, eight(0, 1, 2, 3, 4, 5, 6, 7), eight(7, 6, 5, 4, 3, 2, 1, 0))),
+		"worse":     taken,
+		"panic":     trial(pairs(quiet, panicked)),
+		"unknown":   trial(pairs(clustered, spread, quiet, lab)),
+		"broken":    broken,
+		"differs":   differs,
+		"unchecked": unchecked,
+	}
+}
+
+// What is shown fits its columns, and is what it was.
+func TestRender(t *testing.T) {
+	for name, tr := range stories() {
+		for kind, render := range map[string]func(*bytes.Buffer) error{
+			".txt":  func(b *bytes.Buffer) error { return Table(b, tr) },
+			".mail": func(b *bytes.Buffer) error { return Mail(b, tr) },
+			".json": func(b *bytes.Buffer) error { return report.JSON(b, tr) },
+		} {
+			var got bytes.Buffer
+			if err := render(&got); err != nil {
+				t.Fatal(err)
+			}
+			golden(t, name+kind, got.Bytes())
+			for line := range strings.Lines(got.String()) {
+				line = strings.TrimRight(line, "\n")
+				if strings.Contains(line, "'mana=") && kind == ".txt" { // one word, which cannot be broken
+					line = ""
+				}
+				if n := utf8.RuneCountInString(line); kind == ".txt" && n > tableWidth || kind == ".mail" && n > mailWidth {
+					t.Errorf("%s%s: %d columns: %s", name, kind, n, line)
+				}
+				if kind != ".json" && (strings.HasSuffix(line, " ") || strings.ContainsRune(line, '\x1b')) {
+					t.Errorf("%s%s: %q", name, kind, line)
+				}
+			}
+			if kind == ".json" {
+				var back Trial
+				if err := json.Unmarshal(got.Bytes(), &back); err != nil || len(back.Cases) != len(tr.Cases) || back.Verdict.Word != tr.Verdict.Word {
+					t.Errorf("%s: read back: %v", name, err)
+				}
+			}
+		}
+	}
+}
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), string(got)); d != "" {
+		t.Errorf("%s; if this is meant, run go test ./lab/try -update\n-want +got:\n%s", name, d)
+	}
+}
