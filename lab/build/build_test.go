@@ -41,7 +41,7 @@ func prepared(t *testing.T, spec string) (*Builder, *Source) {
 // The changes are made here, of the fetched source: no text of the kernel's is in this repository.
 func TestModule(t *testing.T) {
 	spec := "debian:7.3"
-	if other := os.Getenv("IRQLAB_TEST_BUILD_KERNEL"); other != "" { // such as debian:6.18, whose headers are prepared here
+	if other := os.Getenv("IRQLAB_BUILD_KERNEL"); other != "" { // such as debian:6.18, whose headers are prepared here
 		spec = other
 	}
 	began := time.Now()

@@ -23,7 +23,7 @@ import (
 )
 
 // RequireVariable makes, set to anything, a failure of every skip for want of something: for CI, where a suite that skips itself looks like one that passes.
-const RequireVariable = "IRQLAB_TEST_REQUIRE"
+const RequireVariable = "IRQLAB_REQUIRE"
 
 // grace is what a test keeps of the time that -timeout leaves it, to end its VMs and to tell what came of them: package testing ends the process without a word of either.
 const grace = 15 * time.Second
@@ -40,7 +40,7 @@ var running = make(chan struct{}, 1)
 //   - observed, where the case expects nothing or an option took away what it expects: the sub-test is skipped. Say what you expect: Expect.
 //
 // The test is skipped, with the reason, under -short, and where no VM can be had: no Go toolchain, no sources of the guest's agent, neither a QEMU or kernel nor a way to fetch one.
-// The variable IRQLAB_TEST_REQUIRE makes failures of the latter. A mistake in the scenario or an option is a failure.
+// The variable IRQLAB_REQUIRE makes failures of the latter. A mistake in the scenario or an option is a failure.
 //
 // The test's ArtifactDir has the results of all cases as JSON, text and Markdown, and for each case its console, trace and timeline.
 //
