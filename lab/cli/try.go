@@ -308,7 +308,7 @@ func (t *trying) build(ctx context.Context, cache *images.Cache) (without, with 
 	if err != nil || t.trial.Verdict.Word != "" {
 		return "", "", err
 	}
-	p.result(t.s.Err, "irqlab: applied: %s", t.hunksInWords())
+	p.result(t.s.Err, "irqlab: applied: %s", t.trial.Fit())
 	began = time.Now()
 	module, err := b.Module(ctx, src, changed)
 	t.trial.Seconds.Build = time.Since(began).Seconds()
@@ -389,23 +389,6 @@ func (t *trying) remedy(misfit *patch.ApplyError) string {
 		return fmt.Sprintf("kernel %s does not have it, so that it cannot be taken out: leave --revert out, or name a kernel that has it with --kernel", t.trial.Kernel.Release)
 	}
 	return fmt.Sprintf("name the kernel that it was made for with --kernel, or give one that was rebased to %s by hand", t.trial.Kernel.Release)
-}
-
-func (t *trying) hunksInWords() string {
-	fuzzy := 0
-	for _, h := range t.trial.Hunks {
-		if h.Fuzz > 0 {
-			fuzzy++
-		}
-	}
-	words := "1 hunk"
-	if n := len(t.trial.Hunks); n != 1 {
-		words = fmt.Sprintf("%d hunks", n)
-	}
-	if fuzzy > 0 {
-		words += fmt.Sprintf(", %d with fuzz", fuzzy)
-	}
-	return words
 }
 
 // compare runs the cases on both sides, and judges.

@@ -103,6 +103,27 @@ func Hang(s string, columns int) string {
 	return b.String()
 }
 
+// Item writes a text behind a mark, each line of it as Wrap does; what follows goes on below the text.
+func Item(mark, s string, columns int) string {
+	var b strings.Builder
+	hang := strings.Repeat(" ", Width(mark))
+	for line := range strings.SplitSeq(strings.TrimRight(s, "\n"), "\n") {
+		b.WriteString(strings.TrimRight(Wrap(mark+line, columns, hang), " ") + "\n")
+		mark = hang
+	}
+	return b.String()
+}
+
+// Quote writes what somebody else said: each line behind a bar, and what is broken off, too.
+func Quote(s string, columns int) string {
+	const bar = "  | "
+	var b strings.Builder
+	for line := range strings.SplitSeq(strings.TrimRight(s, "\n"), "\n") {
+		b.WriteString(strings.TrimRight(Wrap(bar+line, columns, bar+"  "), " ") + "\n")
+	}
+	return b.String()
+}
+
 // fold breaks one line. A word that is too long for a line of its own, such as a list or a path, is broken after a
 // comma, slash or colon if it has any.
 func fold(line string, width int) string {

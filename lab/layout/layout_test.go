@@ -170,3 +170,18 @@ func TestHang(t *testing.T) {
 		}
 	}
 }
+
+func TestItemAndQuote(t *testing.T) {
+	for _, tc := range []struct{ text, item, quote string }{
+		{"", "  -\n", "  |\n"},
+		{"a\n", "  - a\n", "  | a\n"},
+		{"one two three\n\n  four\n", "  - one two\n    three\n\n      four\n", "  | one two\n  |   three\n  |\n  |   four\n"},
+	} {
+		if got := Item("  - ", tc.text, 12); got != tc.item {
+			t.Errorf("item %q: %q, want %q", tc.text, got, tc.item)
+		}
+		if got := Quote(tc.text, 12); got != tc.quote {
+			t.Errorf("quote %q: %q, want %q", tc.text, got, tc.quote)
+		}
+	}
+}

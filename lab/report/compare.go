@@ -198,7 +198,7 @@ func renderComparison(w io.Writer, c Comparison, p *page) error {
 	if c.A.Host.QEMU != "" {
 		host = fmt.Sprintf("; QEMU %s, %s", foreign.Line(c.A.Host.QEMU), foreign.Line(c.A.Host.Accel))
 	}
-	p.linef("%s compared, %s%s", plural(n, "case", "cases"), plural(len(c.Differences), "difference", "differences"), host)
+	p.linef("%s compared, %s%s", Plural(n, "case", "cases"), Plural(len(c.Differences), "difference", "differences"), host)
 	_, err := w.Write(p.Bytes())
 	return err
 }
@@ -225,7 +225,7 @@ func (p *page) pair(a, b *result.Case) {
 		p.linef("")
 		oa, ob := find(a, label), find(b, label)
 		t := sideBySide(foreign.Line(label), x, y)
-		for _, r := range append(observationRows(oa, ob), row{"HWC; queues", placement(oa, seats(a), maxPlacement), placement(ob, seats(b), maxPlacement)}) {
+		for _, r := range append(observationRows(oa, ob), row{"HWC; queues", Placement(a, oa), Placement(b, ob)}) {
 			p.side(&t, r, true)
 		}
 		for _, v := range pairVectors(oa, ob) {

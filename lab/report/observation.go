@@ -56,9 +56,9 @@ func cores(cpus cpulist.List, s map[int]seat) (cores, nodes cpulist.List) {
 	return cpulist.New(cores...), cpulist.New(nodes...)
 }
 
-// name is the kernel's for a vector's interrupt, without the device that all of them are of. A name that only repeats
+// IRQName is the kernel's for a vector's interrupt, without the device that all of them are of. A name that only repeats
 // the vector's number is none: vfio's.
-func name(v result.Vector) string {
+func IRQName(v result.Vector) string {
 	name, _, _ := strings.Cut(v.Action, "@")
 	if strings.HasPrefix(name, "vfio-") {
 		return ""
@@ -122,7 +122,7 @@ func odd(v result.Vector) bool { return !slices.Equal(v.Hint, v.Affinity) }
 // vectors is the table of an observation in one of its forms.
 func (p *page) vectors(o *result.Observation, at map[int]seat, clustered cpulist.List, f form) layout.Table {
 	asked := slices.ContainsFunc(o.Vectors, func(v result.Vector) bool { return v.Dropped || v.Otherwise() })
-	named := slices.ContainsFunc(o.Vectors, func(v result.Vector) bool { return name(v) != "" })
+	named := slices.ContainsFunc(o.Vectors, func(v result.Vector) bool { return IRQName(v) != "" })
 	f.tight = f.tight && named
 	_, same := aboutHints(o)
 	cpus := cpusOf(o)
@@ -144,9 +144,9 @@ func (p *page) vectors(o *result.Observation, at map[int]seat, clustered cpulist
 		{"role", !f.tight, func(v result.Vector) string { return foreign.Line(v.Role) }, ""},
 		{"name", named, func(v result.Vector) string {
 			if f.tight && v.Role == result.RoleUnused {
-				return cmp.Or(name(v), "-") + " " + v.Role
+				return cmp.Or(IRQName(v), "-") + " " + v.Role
 			}
-			return cmp.Or(name(v), "-")
+			return cmp.Or(IRQName(v), "-")
 		}, ""},
 		{"irq", true, func(v result.Vector) string { return strconv.Itoa(v.IRQ) }, ""},
 		{"asked", asked, func(v result.Vector) string {
@@ -250,27 +250,32 @@ func counts(counts map[int]uint64) string {
 
 // callOut says in words what the table shows about the spread of the queue vectors.
 func (p *page) callOut(o *result.Observation, clustered cpulist.List) {
-	per := result.QueuesPerCPU(o.Vectors)
 	switch {
 	case len(clustered) > 0:
-		with := map[int]cpulist.List{} // CPUs, by their number of queues
-		for _, cpu := range clustered {
-			with[per[cpu]] = append(with[per[cpu]], cpu)
-		}
-		var words []string
-		for _, n := range slices.Sorted(maps.Keys(with)) {
-			if cpus := with[n]; len(cpus) == 1 {
-				words = append(words, fmt.Sprintf("CPU %s has %d queues", cpus, n))
-			} else {
-				words = append(words, fmt.Sprintf("CPUs %s have %d queues each", cpus, n))
-			}
-		}
-		p.linef("  %s", p.alarm(fmt.Sprintf("clustered: %s; none on CPU %s", strings.Join(words, ", "), o.IdleCPUs)))
+		p.linef("  %s", p.alarm("clustered: "+Cluster(o)))
 	case len(o.IdleCPUs) > 0:
 		p.linef("  not clustered; no queue on CPU %s", o.IdleCPUs)
 	default:
 		p.linef("  not clustered; no CPU is idle")
 	}
+}
+
+// Cluster says of a clustered reading which CPUs have several queues: "CPU 0 has 2 queues; none on CPU 1".
+func Cluster(o *result.Observation) string {
+	per := result.QueuesPerCPU(o.Vectors)
+	with := map[int]cpulist.List{} // CPUs, by their number of queues
+	for _, cpu := range result.ClusteredCPUs(o.Online, o.Vectors) {
+		with[per[cpu]] = append(with[per[cpu]], cpu)
+	}
+	var words []string
+	for _, n := range slices.Sorted(maps.Keys(with)) {
+		if cpus := with[n]; len(cpus) == 1 {
+			words = append(words, fmt.Sprintf("CPU %s has %d queues", cpus, n))
+		} else {
+			words = append(words, fmt.Sprintf("CPUs %s have %d queues each", cpus, n))
+		}
+	}
+	return fmt.Sprintf("%s; none on CPU %s", strings.Join(words, ", "), o.IdleCPUs)
 }
 
 // cpusOf are the CPUs that get a column: those online, and those that handled an interrupt before they left.

@@ -17,7 +17,7 @@ func (p *page) briefly(r result.Report) {
 		p.summary(group)
 	}
 	for i := range r.Cases {
-		if c := &r.Cases[i]; c.Outcome != result.Pass && c.Outcome != result.Observed {
+		if c := &r.Cases[i]; !fine(c) {
 			p.caseInBrief(c)
 		}
 	}
@@ -124,7 +124,7 @@ func (p *page) summaryTable(cases []result.Case) (head string, t layout.Table) {
 		if o := last(&c); o != nil {
 			row = append(
 				row,
-				placement(o, seats(&c), maxPlacement),
+				Placement(&c, o),
 				p.alarm(listOrCount(result.ClusteredCPUs(o.Online, o.Vectors))),
 				listOrCount(o.IdleCPUs),
 			)
@@ -199,12 +199,12 @@ func (p *page) matrix(cases []result.Case) {
 			cell := "-"
 			c := cells[[2]string{r, column}]
 			if o := last(c); o != nil {
-				cell = placement(o, seats(c), maxPlacement)
+				cell = Placement(c, o)
 				if o.Clustered {
 					cell = p.alarm(cell + " clustered")
 				}
 			}
-			if c.Outcome != result.Pass && c.Outcome != result.Observed {
+			if !fine(c) {
 				cell += " " + p.judged(c)
 			}
 			row = append(row, cell)
@@ -224,6 +224,20 @@ func last(c *result.Case) *result.Observation {
 	return nil
 }
 
+// fine tells that a case came to no harm.
+func fine(c *result.Case) bool { return c.Outcome == result.Pass || c.Outcome == result.Observed }
+
+// Failed is how a case failed in a word or two; "" if it did not.
+func Failed(c *result.Case) string {
+	if fine(c) {
+		return ""
+	}
+	return new(page).judged(c)
+}
+
+// Placement is where a reading of a case has its vectors, in the published form: "0; 0,2,0,3".
+func Placement(c *result.Case, o *result.Observation) string { return placement(o, seats(c), maxPlacement) }
+
 // placement is the published form: "0; 0,2,0,3". A vector on several CPUs or none is in brackets. What is longer than
 // limit has its runs as "1..32", and if that does not do, only says how many queues are on which CPUs, and cores.
 func placement(o *result.Observation, at map[int]seat, limit int) string {
@@ -242,12 +256,12 @@ func placement(o *result.Observation, at map[int]seat, limit int) string {
 		s = strings.Join(runs(queues, words), ",")
 	}
 	if len(s) > limit {
-		s = fmt.Sprintf("%d queues on %s", len(queues), plural(len(all), "CPU", "CPUs"))
+		s = fmt.Sprintf("%d queues on %s", len(queues), Plural(len(all), "CPU", "CPUs"))
 		if len(all) > 0 {
 			s += fmt.Sprintf(" from %d to %d", all[0], all[len(all)-1])
 		}
 		if c, nodes := cores(all, at); at != nil {
-			s += fmt.Sprintf(": %s of node %s", plural(len(c), "core", "cores"), nodes)
+			s += fmt.Sprintf(": %s of node %s", Plural(len(c), "core", "cores"), nodes)
 		}
 	}
 	return strings.TrimSuffix(listOrDash(hwc)+"; "+s, "; ")

@@ -93,7 +93,7 @@ func (p *page) caseInFull(c *result.Case) {
 	}
 	p.linef("  kernel %s, %s, irqchip %s", foreign.Line(cmp.Or(c.Kernel, c.KernelSpec, "unknown")), what, foreign.Line(c.Irqchip))
 	for _, m := range c.Modules {
-		p.linef("  module %s of %s%s", foreign.Line(m.Name), foreign.Line(m.File), foreign.Line(hashOf(m)))
+		p.linef("  module %s of %s%s", foreign.Line(m.Name), foreign.Line(m.File), foreign.Line(Hash(m.SHA256)))
 	}
 	p.linef("  %s; CPUs online: %s", c.Shape, cmp.Or(c.Online.String(), "unknown"))
 	pressure := "none"
@@ -111,9 +111,9 @@ func (p *page) caseInFull(c *result.Case) {
 	}
 	p.evidence(c.Evidence)
 	if n := len(c.KernelLog.Warnings); n > 0 {
-		p.linef("  %s", p.alarm(plural(n, "warning", "warnings")+" in the kernel log:"))
+		p.linef("  %s", p.alarm(Plural(n, "warning", "warnings")+" in the kernel log:"))
 		for _, w := range c.KernelLog.Warnings {
-			p.bullet(quoted, w)
+			p.WriteString(layout.Quote(foreign.Text(w), p.columns))
 		}
 	}
 	for _, a := range []struct{ what, path string }{{"console", c.Artifacts.Console}, {"trace", c.Artifacts.Trace}, {"timeline", c.Artifacts.Timeline}} {
@@ -145,12 +145,12 @@ func (p *page) evidence(e *result.Evidence) {
 	}
 }
 
-// hashOf is the beginning of a module's hash, as much as tells modules apart.
-func hashOf(m result.Module) string {
-	if m.SHA256 == "" {
+// Hash goes on with the beginning of a module's hash, as much as tells modules apart; with nothing if it is not known.
+func Hash(sha256 string) string {
+	if sha256 == "" {
 		return ""
 	}
-	return ", sha256 " + m.SHA256[:min(len(m.SHA256), 12)] + "…"
+	return ", sha256 " + sha256[:min(len(sha256), 12)] + "…"
 }
 
 // steps shows the experiment: what each step was, how long it took, and what is to be told of it; then what became of the holds and faults.
@@ -168,7 +168,7 @@ func (p *page) steps(c *result.Case) {
 	for _, r := range c.Rules {
 		hits := p.alarm("never reached")
 		if r.Hits > 0 {
-			hits = plural(r.Hits, "time", "times")
+			hits = Plural(r.Hits, "time", "times")
 		}
 		rule := foreign.Line(r.Text)
 		if !strings.HasPrefix(r.Text, strings.Replace(r.Name, " ", " at ", 1)) { // which is what a rule is called that was given no name
@@ -234,7 +234,7 @@ func (p *page) total(r result.Report) {
 		if r.Host.AccelReason != "" {
 			host += " (" + foreign.Line(r.Host.AccelReason) + ")"
 		}
-		host += ", " + plural(r.Host.CPUs, "host CPU", "host CPUs")
+		host += ", " + Plural(r.Host.CPUs, "host CPU", "host CPUs")
 	}
 	failed := fmt.Sprintf("%d failed", count[result.Fail])
 	if known > 0 {
@@ -244,10 +244,10 @@ func (p *page) total(r result.Report) {
 	if n := count[result.Observed]; n > 0 {
 		outcomes = append(outcomes, fmt.Sprintf("%d observed", n))
 	}
-	outcomes = append(outcomes, failed, plural(count[result.Error], "error", "errors"))
-	p.linef("%s: %s; %s%s", plural(len(r.Cases), "case", "cases"), strings.Join(outcomes, ", "), took(r, seconds), host)
+	outcomes = append(outcomes, failed, Plural(count[result.Error], "error", "errors"))
+	p.linef("%s: %s; %s%s", Plural(len(r.Cases), "case", "cases"), strings.Join(outcomes, ", "), took(r, seconds), host)
 	if r.NotRun > 0 {
-		p.linef("%s", p.alarm("interrupted: "+plural(r.NotRun, "case was", "cases were")+" not run to the end"))
+		p.linef("%s", p.alarm("interrupted: "+Plural(r.NotRun, "case was", "cases were")+" not run to the end"))
 	}
 }
 
@@ -266,10 +266,11 @@ func listOrCount(l cpulist.List) string {
 	if s := listOrDash(l); len(s) <= maxListLength {
 		return s
 	}
-	return plural(len(l), "CPU", "CPUs")
+	return Plural(len(l), "CPU", "CPUs")
 }
 
-func plural(n int, one, many string) string {
+// Plural is a number of things, such as "1 vector" or "2 vectors".
+func Plural(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
@@ -285,20 +286,8 @@ func (p *page) linef(format string, args ...any) {
 
 // bullet writes text of several lines under one mark.
 func (p *page) bullet(mark, text string) {
-	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
-		hang := strings.Repeat(" ", len(mark))
-		if mark == quoted {
-			hang = quoted + "  "
-		}
-		p.WriteString(layout.Wrap(mark+foreign.Line(line), p.columns, hang) + "\n")
-		if mark != quoted {
-			mark = hang
-		}
-	}
+	p.WriteString(layout.Item(mark, foreign.Text(text), p.columns))
 }
-
-// quoted marks the guest's words.
-const quoted = "  | "
 
 // ANSI colours.
 const (

@@ -219,7 +219,7 @@ func TestName(t *testing.T) {
 		"mana_q0@pci:0000:81:00.0": "mana_q0", "mana_msi1@pci:0000:81:00.0": "mana_msi1", "mana_hwc@pci:0000:81:00.0": "mana_hwc", "virtio0-input": "virtio0-input",
 		"vfio-msix[1](0000:81:00.0)": "", "": "",
 	} {
-		if got := name(result.Vector{Action: action}); got != want {
+		if got := IRQName(result.Vector{Action: action}); got != want {
 			t.Errorf("%q: %q, want %q", action, got, want)
 		}
 	}

@@ -114,7 +114,7 @@ func (f *facts) observation(label string, several bool, a, b *result.Observation
 		f.worse = append(f.worse, fmt.Sprintf("it did not come as far as %q, and did before", label))
 		return
 	}
-	f.sides(a.Clustered, b.Clustered, at+"clustered, and was not before: "+cluster(b), at+"not clustered, and was before: "+cluster(a))
+	f.sides(a.Clustered, b.Clustered, at+"clustered, and was not before: "+report.Cluster(b), at+"not clustered, and was before: "+report.Cluster(a))
 	if slices.Equal(a.Online, b.Online) && len(a.IdleCPUs) != len(b.IdleCPUs) {
 		f.sides(len(a.IdleCPUs) > len(b.IdleCPUs), len(b.IdleCPUs) > len(a.IdleCPUs),
 			fmt.Sprintf("%smore CPUs without a queue: %s, before %s", at, list(b.IdleCPUs), list(a.IdleCPUs)),
@@ -159,16 +159,6 @@ func (f *facts) observation(label string, several bool, a, b *result.Observation
 		}
 		f.changed = append(f.changed, fmt.Sprintf("%svector %s elsewhere%s", at, moved, within))
 	}
-}
-
-// cluster is "CPU 0 has 2 queues, none on CPU 1".
-func cluster(o *result.Observation) string {
-	per := result.QueuesPerCPU(o.Vectors)
-	var words []string
-	for _, cpu := range result.ClusteredCPUs(o.Online, o.Vectors) {
-		words = append(words, fmt.Sprintf("CPU %d has %d queues", cpu, per[cpu]))
-	}
-	return strings.Join(words, ", ") + ", none on CPU " + o.IdleCPUs.String()
 }
 
 func list(l cpulist.List) string { return cmp.Or(l.String(), "none") }

@@ -5,7 +5,7 @@ import (
 	"io"
 	"strings"
 
-	"irqlab/lab/foreign"
+	"irqlab/lab/report"
 	"irqlab/scenarios/result"
 )
 
@@ -34,7 +34,7 @@ func Mail(w io.Writer, t Trial) error {
 		case m.Identical:
 			text += "; unpatched it has the distribution's code"
 		case m.Unchecked == "":
-			text += fmt.Sprintf("; unpatched it differs from the distribution's in %s", plural(len(m.Differ), "function", "functions"))
+			text += fmt.Sprintf("; unpatched it differs from the distribution's in %s", report.Plural(len(m.Differ), "function", "functions"))
 		}
 		p.item("Module:  ", text)
 	}
@@ -52,26 +52,25 @@ func Mail(w io.Writer, t Trial) error {
 			same = append(same, c.Case)
 			continue
 		}
-		p.linef("")
+		p.gap()
 		p.item("", fmt.Sprintf("%s, %s: %s", c.Case, c.Change, machine(c.With)))
 		for _, words := range [][]string{c.Worse, c.Better, c.Changed} {
 			for _, w := range words {
 				p.item("- ", w)
 			}
 		}
-		p.linef("")
+		p.gap()
 		p.mailTable(before, c.Without)
-		p.linef("")
+		p.gap()
 		p.mailTable(after, c.With)
 	}
 	if len(same) > 0 {
-		p.linef("")
+		p.gap()
 		p.item("Unchanged: ", strings.Join(same, ", "))
 	}
 	if t.IRQLab != "" {
-		p.linef("")
-		p.linef("(irqlab %s, a modelled function under QEMU: where vectors land, not how", foreign.Line(t.IRQLab))
-		p.linef("fast they are)")
+		p.gap()
+		p.item("", fmt.Sprintf("(irqlab %s, a modelled function under QEMU: where vectors land, not how fast they are)", t.IRQLab))
 	}
 	_, err := io.WriteString(w, p.String())
 	return err
@@ -79,7 +78,7 @@ func Mail(w io.Writer, t Trial) error {
 
 // mailTable is one side of a case: each vector's name and effective CPU, at the last reading.
 func (p *page) mailTable(title string, c *result.Case) {
-	p.linef("%s (%s)", title, foreign.Line(string(c.Outcome)))
+	p.item("", fmt.Sprintf("%s (%s)", title, c.Outcome))
 	for _, r := range c.Reasons {
 		p.item("  ", firstLine(r))
 	}
@@ -88,12 +87,12 @@ func (p *page) mailTable(title string, c *result.Case) {
 	}
 	for _, o := range c.Observations {
 		if len(c.Observations) > 1 {
-			p.linef("%s, CPUs %s online", foreign.Line(o.Label), o.Online)
+			p.item("", fmt.Sprintf("%s, CPUs %s online", o.Label, o.Online))
 		}
-		rows := [][]string{{"IRQ", "name", "requested", "effective vCPU"}}
+		var rows [][]string
 		for _, v := range o.Vectors {
 			rows = append(rows, []string{fmt.Sprintf("IRQ%d", v.Index), irqName(v), v.Affinity.String(), v.Effective.String()})
 		}
-		p.columns("", rows)
+		p.table("", []string{"IRQ", "name", "requested", "effective vCPU"}, rows)
 	}
 }

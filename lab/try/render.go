@@ -4,19 +4,17 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"irqlab/lab/foreign"
+	"irqlab/lab/layout"
+	"irqlab/lab/report"
 	"irqlab/scenarios/result"
 	"irqlab/scenarios/shape"
 )
 
-const (
-	tableWidth = 80
-	mailWidth  = 72 // of a line of a mail to a list
-	maxCell    = 24 // of the CPUs of one side
-)
+const mailWidth = 72 // of a line of a mail to a list
 
 // page is a text being written.
 type page struct {
@@ -24,147 +22,40 @@ type page struct {
 	width int
 }
 
-func (p *page) linef(format string, args ...any) { fmt.Fprintf(p, format+"\n", args...) }
+// item writes text behind a mark.
+func (p *page) item(mark, text string) { p.WriteString(layout.Item(mark, foreign.Text(text), p.width)) }
 
-// item writes text behind a mark, wrapped, each line of it by itself.
-func (p *page) item(mark, text string) {
-	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
-		for _, part := range wrap(foreign.Line(line), p.width-utf8.RuneCountInString(mark)) {
-			p.linef("%s", strings.TrimRight(mark+part, " "))
-			mark = strings.Repeat(" ", utf8.RuneCountInString(mark))
-		}
-	}
-}
+func (p *page) gap() { p.WriteByte('\n') }
 
-// wrap breaks text at spaces, and behind commas where a word is longer than a line.
-func wrap(text string, columns int) []string {
-	var out []string
-	line := ""
-	add := func(word string) {
-		switch {
-		case line == "":
-			line = word
-		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) <= columns:
-			line += " " + word
-		default:
-			out = append(out, line)
-			line = word
-		}
-	}
-	for word := range strings.FieldsSeq(text) {
-		for utf8.RuneCountInString(word) > columns {
-			i := strings.LastIndexByte(string([]rune(word)[:columns]), ',')
-			if i < 1 {
-				break
-			}
-			add(word[:i+1])
-			word = word[i+1:]
-		}
-		add(word)
-	}
-	return append(out, line)
-}
-
-// command writes a shell's command, broken between words so that it can be copied as it is.
+// command writes a shell's command behind a mark, broken so that it can be copied as it is.
 func (p *page) command(mark, words string) {
-	columns := p.width - utf8.RuneCountInString(mark) - len(" \\")
-	var lines []string
-	line := ""
-	for _, word := range shellWords(foreign.Line(words)) {
-		switch {
-		case line == "":
-			line = word
-		case utf8.RuneCountInString(line+" "+word) <= columns:
-			line += " " + word
-		default:
-			lines = append(lines, line)
-			line = word
-		}
-	}
-	lines = append(lines, line)
-	for i, line := range lines {
-		if i < len(lines)-1 {
-			line += " \\"
-		}
-		p.linef("%s", mark+line)
-		mark = strings.Repeat(" ", utf8.RuneCountInString(mark))
-	}
+	indent := strings.Repeat(" ", layout.Width(mark))
+	words = layout.Commands(foreign.Line(words), p.width-len(indent))
+	p.WriteString(mark + strings.ReplaceAll(words, "\n", "\n"+indent) + "\n")
 }
 
-// shellWords splits a command that quotes words as a shell does, and leaves them quoted.
-func shellWords(command string) []string {
-	var words []string
-	open := false
-	for part := range strings.SplitSeq(command, " ") {
-		if open {
-			words[len(words)-1] += " " + part
-		} else {
-			words = append(words, part)
-		}
-		if strings.Count(part, "'")%2 == 1 {
-			open = !open
-		}
-	}
-	return words
+// table writes rows under a header.
+func (p *page) table(indent string, header []string, rows [][]string) {
+	t := layout.Table{Rules: true, Indent: indent, Header: header, Rows: rows}
+	p.WriteString(t.Render(p.width))
 }
 
-// columns writes rows under each other, two spaces apart; cells of several lines take several lines. The first row is the header.
-func (p *page) columns(indent string, rows [][]string) {
-	var widths []int
-	for _, row := range rows {
-		for i, cell := range row {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			for line := range strings.SplitSeq(cell, "\n") {
-				widths[i] = max(widths[i], utf8.RuneCountInString(line))
-			}
-		}
-	}
-	total := -2
-	for _, w := range widths {
-		total += w + 2
-	}
-	for n, row := range rows {
-		lines := 1
-		cells := make([][]string, len(row))
-		for i, cell := range row {
-			cells[i] = strings.Split(cell, "\n")
-			lines = max(lines, len(cells[i]))
-		}
-		for l := range lines {
-			var b strings.Builder
-			for i := range row {
-				text := ""
-				if l < len(cells[i]) {
-					text = cells[i][l]
-				}
-				b.WriteString(text + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(text)+2))
-			}
-			p.linef("%s", strings.TrimRight(indent+b.String(), " "))
-		}
-		if n == 0 {
-			p.linef("%s", indent+strings.Repeat("-", total))
-		}
-	}
-}
-
-// Table writes a trial for people, 80 columns wide.
+// Table writes a trial for people, as wide as what it goes to.
 func Table(w io.Writer, t Trial) error {
-	p := &page{width: tableWidth}
+	p := &page{width: layout.Columns(w)}
 	p.heading(t)
 	p.hunks(t)
 	p.build(t)
 	if len(t.Cases) > 0 {
-		p.linef("")
+		p.gap()
 		p.overview(t)
 		for i := range t.Cases {
 			if c := &t.Cases[i]; c.Change != Unchanged {
-				p.linef("")
+				p.gap()
 				p.inFull(t, c)
 			}
 		}
-		p.linef("")
+		p.gap()
 	}
 	p.verdict(t)
 	_, err := io.WriteString(w, p.String())
@@ -205,6 +96,17 @@ func (p *page) hunks(t Trial) {
 	if len(t.Hunks) == 0 {
 		return
 	}
+	p.item("applies: ", t.Fit())
+	for _, h := range t.Hunks {
+		if h.Fuzz > 0 {
+			p.item("  - ", fmt.Sprintf("%s: at line %d, with %s of its context not there; look whether it is meant for this place",
+				h.Where, h.Line, report.Plural(h.Fuzz, "line", "lines")))
+		}
+	}
+}
+
+// Fit says how the hunks fitted: "6 hunks, 2 with fuzz".
+func (t *Trial) Fit() string {
 	misfits, fuzzy, moved := 0, 0, 0
 	for _, h := range t.Hunks {
 		switch {
@@ -228,19 +130,14 @@ func (p *page) hunks(t Trial) {
 	case moved > 0:
 		how = fmt.Sprintf("%d at another line than the patch says", moved)
 	}
-	p.item("applies: ", plural(len(t.Hunks), "hunk", "hunks")+", "+how)
-	for _, h := range t.Hunks {
-		if h.Fuzz > 0 {
-			p.item("  - ", fmt.Sprintf("%s: at line %d, with %s of its context not there; look whether it is meant for this place", h.Where, h.Line, plural(h.Fuzz, "line", "lines")))
-		}
-	}
+	return report.Plural(len(t.Hunks), "hunk", "hunks") + ", " + how
 }
 
 // build says what was built, and how much what runs without the patch is the distribution's.
 func (p *page) build(t Trial) {
 	for i, e := range t.Errors {
 		if i == 0 {
-			p.linef("errors:")
+			p.item("", "errors:")
 		}
 		p.item("  - ", e.String())
 	}
@@ -252,11 +149,7 @@ func (p *page) build(t Trial) {
 	if m.Cached {
 		took = " before, of the same source"
 	}
-	hash := ""
-	if m.SHA256 != "" {
-		hash = ", sha256 " + m.SHA256[:min(len(m.SHA256), 12)] + "…"
-	}
-	p.item("module:  ", fmt.Sprintf("%s, built%s%s", m.Name, took, hash))
+	p.item("module:  ", fmt.Sprintf("%s, built%s%s", m.Name, took, report.Hash(m.SHA256)))
 	for _, w := range m.Warnings {
 		p.item("  - ", "new warning: "+w.String())
 	}
@@ -264,9 +157,9 @@ func (p *page) build(t Trial) {
 	case m.Unchecked != "":
 		p.item("check:   ", "the unpatched module could not be compared with the distribution's: "+m.Unchecked)
 	case m.Identical:
-		p.item("check:   ", fmt.Sprintf("the unpatched module, built the same way, has the distribution's code (%s)", plural(m.Functions, "function", "functions")))
+		p.item("check:   ", fmt.Sprintf("the unpatched module, built the same way, has the distribution's code (%s)", report.Plural(m.Functions, "function", "functions")))
 	default:
-		p.item("check:   ", fmt.Sprintf("the unpatched module, built the same way, differs from the distribution's in %s: %s", plural(len(m.Differ), "function", "functions"), someOf(m.Differ)))
+		p.item("check:   ", fmt.Sprintf("the unpatched module, built the same way, differs from the distribution's in %s: %s", report.Plural(len(m.Differ), "function", "functions"), someOf(m.Differ)))
 	}
 	if m.Without != "" {
 		p.item("without: ", m.Without)
@@ -284,76 +177,47 @@ func someOf(names []string) string {
 
 // overview is a line for each case, or for each reading of one that has several.
 func (p *page) overview(t Trial) {
-	cases := t.Cases
 	before, after := t.sides()
-	p.linef("effective CPU of the HWC vector; of each queue vector")
-	several := false
-	for _, c := range cases {
-		several = several || c.Scenario != cases[0].Scenario
-	}
-	rows := [][]string{{"case", before, after, "result"}}
-	for _, c := range cases {
-		name := foreign.Line(c.Case)
-		if several {
-			name = strings.Join(wrap(foreign.Line(c.Scenario)+"/ "+name, 20), "\n")
-		}
-		all := result.Labels(c.Without, c.With)
-		if len(all) == 0 {
-			rows = append(rows, []string{name, side(c.Without, ""), side(c.With, ""), string(c.Change)})
-		}
-		for i, l := range all {
-			row := []string{name, side(c.Without, l), side(c.With, l), string(c.Change)}
-			if i > 0 {
-				row[0], row[3] = "", ""
+	several := slices.ContainsFunc(t.Cases, func(c Compared) bool { return c.Scenario != t.Cases[0].Scenario })
+	table := func(sep string) layout.Table {
+		o := layout.Table{Rules: true, Header: []string{"case", before, after, "result"}}
+		for _, c := range t.Cases {
+			name := foreign.Line(c.Case)
+			if several {
+				name = foreign.Line(c.Scenario) + "/" + name
 			}
-			if len(all) > 1 {
-				row[0] = strings.TrimSuffix(row[0]+"\n  "+foreign.Line(l), "\n")
-				row[1], row[2] = "\n"+row[1], "\n"+row[2]
-				if i > 0 {
-					row[0], row[1], row[2] = "  "+foreign.Line(l), strings.TrimPrefix(row[1], "\n"), strings.TrimPrefix(row[2], "\n")
-				}
+			labels := result.Labels(c.Without, c.With)
+			if len(labels) < 2 {
+				label := strings.Join(labels, "")
+				o.Rows = append(o.Rows, []string{name, side(c.Without, label, sep), side(c.With, label, sep), string(c.Change)})
+				continue
 			}
-			rows = append(rows, row)
+			o.Rows = append(o.Rows, []string{name, "", "", string(c.Change)})
+			for _, l := range labels {
+				o.Rows = append(o.Rows, []string{"  " + foreign.Line(l), side(c.Without, l, sep), side(c.With, l, sep), ""})
+			}
 		}
+		return o
 	}
-	p.columns("", rows)
+	o := table(" ")
+	if o.Width() > p.width {
+		o = table("\n")
+	}
+	p.item("", "effective CPU of the HWC vector; of each queue vector")
+	p.WriteString(o.Render(p.width))
 }
 
-// side is one side of a case in the overview: where its vectors are, what of that is no good, and what came of the case.
-func side(c *result.Case, label string) string {
-	out := string(c.Outcome)
-	if c.Outcome == result.Pass || c.Outcome == result.Observed {
-		out = ""
-	} else if c.Known != "" {
-		out += ", known"
-	}
+// side is one side of a case in the overview: where its vectors are, and behind sep what of that is no good.
+func side(c *result.Case, label, sep string) string {
 	o := c.Find(label)
+	failed := report.Failed(c)
 	if o == nil {
-		return cmp.Or(out, "-")
+		return cmp.Or(failed, "-")
 	}
 	if o.Clustered {
-		out = strings.TrimPrefix(out+", clustered", ", ")
+		failed = strings.TrimPrefix(failed+", clustered", ", ")
 	}
-	lines := wrap(placement(o), maxCell)
-	if last := &lines[len(lines)-1]; out != "" && utf8.RuneCountInString(*last+" "+out) <= maxCell {
-		*last += " " + out
-	} else if out != "" {
-		lines = append(lines, out)
-	}
-	return strings.Join(lines, "\n")
-}
-
-// placement is the published form: "0; 0,2,0,3". A vector on several CPUs or none is in brackets.
-func placement(o *result.Observation) string {
-	hwc, queues := o.Placement()
-	words := make([]string, len(queues))
-	for i, q := range queues {
-		words[i] = q.String()
-		if len(q) != 1 {
-			words[i] = "[" + words[i] + "]"
-		}
-	}
-	return strings.TrimSuffix(cmp.Or(hwc.String(), "-")+"; "+strings.Join(words, ","), "; ")
+	return strings.TrimSuffix(report.Placement(c, o)+sep+failed, sep)
 }
 
 // inFull is a case that is not as it was: why, and both sides of each vector.
@@ -378,7 +242,7 @@ func (p *page) inFull(t Trial, c *Compared) {
 		p.evidence(c.With)
 	}
 	for _, label := range result.Labels(c.Without, c.With) {
-		p.linef("")
+		p.gap()
 		p.vectors(label, before, c.Without.Find(label), after, c.With.Find(label))
 	}
 	if command := c.With.Command; command != "" {
@@ -392,12 +256,9 @@ const maxEvidence = 16
 // evidence is why a case fails, in the words that it fails with.
 func (p *page) evidence(c *result.Case) {
 	lines := strings.Split(strings.Join(c.Reasons, "\n"), "\n")
-	for i, l := range lines {
-		if i == maxEvidence {
-			p.linef("  | … and %d more lines", len(lines)-i)
-			break
-		}
-		p.item("  | ", l)
+	p.WriteString(layout.Quote(foreign.Text(strings.Join(lines[:min(len(lines), maxEvidence)], "\n")), p.width))
+	if more := len(lines) - maxEvidence; more > 0 {
+		p.WriteString(layout.Quote("… and "+report.Plural(more, "more line", "more lines"), p.width))
 	}
 	if c.Artifacts.Console != "" {
 		p.item("  console: ", c.Artifacts.Console)
@@ -414,10 +275,11 @@ func prefixed(mark string, words []string) []string {
 
 // vectors sets those of both sides against each other: where each is, and of which mask.
 func (p *page) vectors(label, before string, a *result.Observation, after string, b *result.Observation) {
-	rows := [][]string{{"IRQ name", before + ": effective", "of", after + ": effective", "of"}}
+	header := []string{"IRQ name", before + ": effective", "of", after + ": effective", "of"}
 	if label != "settled" {
-		rows[0][0] = foreign.Line(label)
+		header[0] = foreign.Line(label)
 	}
+	var rows [][]string
 	cells := func(o *result.Observation, index int) (name, effective, mask string) {
 		if o == nil {
 			return "", "-", "-"
@@ -444,18 +306,15 @@ func (p *page) vectors(label, before string, a *result.Observation, after string
 		y, ye, ym := cells(b, i)
 		rows = append(rows, []string{cmp.Or(y, x), xe, xm, ye, ym})
 	}
-	p.columns("  ", rows)
+	p.table("  ", header, rows)
 }
 
-// irqName is the name in /proc/interrupts without the function's address.
-func irqName(v result.Vector) string {
-	name, _, _ := strings.Cut(v.Action, "@")
-	return foreign.Line(cmp.Or(name, v.Role))
-}
+// irqName is the interrupt's name, or what the vector is for.
+func irqName(v result.Vector) string { return cmp.Or(report.IRQName(v), foreign.Line(v.Role)) }
 
 // machine is a case's machine in words.
 func machine(c *result.Case) string {
-	text := fmt.Sprintf("%s, %s (1 HWC + %s)", cpus(c.Shape), plural(c.Vectors, "vector", "vectors"), plural(c.Vectors-1, "queue", "queues"))
+	text := fmt.Sprintf("%s, %s (1 HWC + %s)", cpus(c.Shape), report.Plural(c.Vectors, "vector", "vectors"), report.Plural(c.Vectors-1, "queue", "queues"))
 	if c.Shape.Nodes > 1 {
 		node := "no node"
 		if c.DeviceNode != nil {
@@ -474,9 +333,9 @@ func machine(c *result.Case) string {
 
 // cpus is "4 vCPUs (2 cores x 2 threads)".
 func cpus(s shape.Shape) string {
-	words := []string{plural(s.Cores, "core", "cores"), plural(s.Threads, "thread", "threads")}
+	words := []string{report.Plural(s.Cores, "core", "cores"), report.Plural(s.Threads, "thread", "threads")}
 	if s.Sockets > 1 {
-		words = append([]string{plural(s.Sockets, "socket", "sockets")}, words...)
+		words = append([]string{report.Plural(s.Sockets, "socket", "sockets")}, words...)
 	}
 	text := fmt.Sprintf("%d vCPUs (%s", s.CPUs(), strings.Join(words, " x "))
 	if s.Nodes > 1 {
@@ -526,11 +385,4 @@ func (t *Trial) verdict() string {
 		return "not known: it needs a whole kernel, which irqlab does not build yet"
 	}
 	return "not known: the lab could not tell" + n
-}
-
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
 }

@@ -4,16 +4,19 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
+	"github.com/creack/pty"
 	"github.com/google/go-cmp/cmp"
 
 	"irqlab/guestagent/cpulist"
+	"irqlab/lab/layout"
 	"irqlab/lab/report"
 	"irqlab/scenarios"
 	"irqlab/scenarios/result"
@@ -97,7 +100,7 @@ func TestCompare(t *testing.T) {
 		{"a failure known of the kernel, which it did not have", spread, known, Worse, Better, "it fails, and did not before", true},
 		{"other masks, as good", onCores, spread, Changed, Changed, "other masks are asked for vector 1-4", false},
 		{"a choice within the same masks", onCores, oneSide(result.Pass, "cores", 1, 3, 0, 2), Changed, Changed, "vector 1,3 elsewhere, within the same masks", false},
-		{"clustered, though nothing was expected", oneSide(result.Observed, "cores", 0, 3, 1, 2), oneSide(result.Observed, "cores", 0, 3, 0, 2), Worse, Better, "clustered, and was not before: CPU 0 has 2 queues, none on CPU 1", false},
+		{"clustered, though nothing was expected", oneSide(result.Observed, "cores", 0, 3, 1, 2), oneSide(result.Observed, "cores", 0, 3, 0, 2), Worse, Better, "clustered, and was not before: CPU 0 has 2 queues; none on CPU 1", false},
 		{"more CPUs idle", oneSide(result.Observed, "linear", 0, 1, 2), fewer, Worse, Better, "more CPUs without a queue: 2-3, before 3", false},
 		{"more CPUs idle under a cluster", oneSide(result.Observed, "linear", 0, 0, 1, 2), pair, Worse, Better, "more CPUs without a queue: 2-3, before 3", false},
 		{"a new warning", spread, changed(spread, warns(splat)), Worse, Better, "the kernel's log has a new warning: WARNING: CPU: 1 PID: 77", false},
@@ -371,7 +374,7 @@ func TestRender(t *testing.T) {
 				if strings.Contains(line, "'mana=") && kind == ".txt" { // one word, which cannot be broken
 					line = ""
 				}
-				if n := utf8.RuneCountInString(line); kind == ".txt" && n > tableWidth || kind == ".mail" && n > mailWidth {
+				if n := layout.Width(line); kind == ".txt" && n > layout.Default || kind == ".mail" && n > mailWidth {
 					t.Errorf("%s%s: %d columns: %s", name, kind, n, line)
 				}
 				if kind != ".json" && (strings.HasSuffix(line, " ") || strings.ContainsRune(line, '\x1b')) {
@@ -384,6 +387,78 @@ func TestRender(t *testing.T) {
 					t.Errorf("%s: read back: %v", name, err)
 				}
 			}
+		}
+	}
+}
+
+// The table takes the width of the terminal, the mail that of mails, and neither a line more than that.
+func TestWidth(t *testing.T) {
+	ptmx, tty, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ptmx.Close()
+	defer tty.Close()
+	for _, columns := range []int{60, 80, 132} {
+		t.Setenv("COLUMNS", strconv.Itoa(columns))
+		for name, tr := range stories() {
+			for i := range tr.Cases {
+				tr.Cases[i].With.Command = "" // one word of which cannot be broken
+			}
+			for kind, tc := range map[string]struct {
+				render func(io.Writer, Trial) error
+				most   int
+			}{"table": {Table, columns}, "mail": {Mail, mailWidth}} {
+				var got bytes.Buffer
+				if err := tc.render(terminal{&got, tty}, tr); err != nil {
+					t.Fatal(err)
+				}
+				longest := 0
+				for line := range strings.Lines(got.String()) {
+					longest = max(longest, layout.Width(strings.TrimSuffix(line, "\n")))
+				}
+				if longest > tc.most || longest < tc.most*3/4 {
+					t.Errorf("%s of %q in %d columns: the longest line has %d", kind, name, columns, longest)
+				}
+			}
+		}
+	}
+}
+
+// terminal keeps what is written to a terminal.
+type terminal struct {
+	io.Writer
+	tty io.Writer
+}
+
+func (w terminal) Unwrap() io.Writer { return w.tty }
+
+// What is no good of a case stands beside where its vectors are, or below that if the table would be too wide.
+func TestOverview(t *testing.T) {
+	tr := trial(pairs(clustered, clustered))
+	for columns, want := range map[int]string{
+		80: "neighbour  1; 0,3,0,2 fail, clustered  1; 0,3,0,2 fail, clustered  unchanged\n",
+		70: "neighbour  1; 0,3,0,2       1; 0,3,0,2       unchanged\n           fail, clustered  fail, clustered\n",
+	} {
+		p := &page{width: columns}
+		p.overview(tr)
+		if !strings.HasSuffix(p.String(), want) {
+			t.Errorf("%d columns:\n%s\nwant:\n%s", columns, p, want)
+		}
+	}
+}
+
+func TestFit(t *testing.T) {
+	exact, moved, fuzzy, misfit := Hunk{}, Hunk{Offset: -3}, Hunk{Offset: 3, Fuzz: 1}, Hunk{Misfit: "no"}
+	for want, hunks := range map[string][]Hunk{
+		"1 hunk, as it is":                               {exact},
+		"2 hunks, as they are":                           {exact, exact},
+		"2 hunks, 1 at another line than the patch says": {exact, moved},
+		"3 hunks, 1 with fuzz":                           {exact, moved, fuzzy},
+		"4 hunks, 1 of them not":                         {exact, moved, fuzzy, misfit},
+	} {
+		if got := (&Trial{Hunks: hunks}).Fit(); got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }
