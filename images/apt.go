@@ -426,7 +426,7 @@ func (c *Cache) aptStates() (list []Entry) {
 	for _, f := range found {
 		dir := filepath.Join(c.aptDir(), f.Name())
 		if f.IsDir() {
-			list = append(list, Entry{Kind: aptKind, Name: f.Name(), Size: diskUsage(dir), Used: modTime((&apt{dir: dir}).configFile())})
+			list = append(list, Entry{Kind: aptKind, Name: f.Name(), Size: DiskUsage(dir), Used: modTime((&apt{dir: dir}).configFile())})
 		}
 	}
 	return list

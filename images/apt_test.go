@@ -659,7 +659,7 @@ func TestEndlessMirror(t *testing.T) {
 			if n := sent.Load(); n == 0 || n >= far {
 				t.Errorf("%d bytes were taken", n)
 			}
-			if left := diskUsage(cache.dir); left > 1<<20 {
+			if left := DiskUsage(cache.dir); left > 1<<20 {
 				t.Errorf("%d bytes are left in the cache", left)
 			}
 			a.setAlter(func(path string, w http.ResponseWriter, _ []byte) bool {

@@ -219,24 +219,16 @@ func (c *Cache) fetchKernel(ctx context.Context, k candidate, x *index, p Progre
 }
 
 func (c *Cache) downloadKernel(ctx context.Context, dir string, k candidate, x *index, p Progress) ([]string, error) {
-	unlock, err := c.lock(ctx, aptLock)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	a, err := c.newApt(ctx, x)
-	if err != nil {
-		return nil, err
-	}
-	var files []string
-	for _, pkg := range k.Packages {
-		f, err := a.download(ctx, dir, k.Suite, pkg.Name, k.Version, pkg.Size, p)
-		if err != nil {
-			return nil, err
+	return locked(ctx, c, x, func(a *apt) (files []string, err error) {
+		for _, pkg := range k.Packages {
+			f, err := a.download(ctx, dir, k.Suite, pkg.Name, k.Version, pkg.Size, p)
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, f)
 		}
-		files = append(files, f)
-	}
-	return files, nil
+		return files, nil
+	})
 }
 
 // unpackKernelDebs unpacks kernel packages into dir (lib/modules/<release>, config, vmlinux or vmlinuz) and says what they held.

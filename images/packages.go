@@ -291,6 +291,7 @@ func withApt[T any](ctx context.Context, c *Cache, p Progress, f func(*apt) (T, 
 	}
 }
 
+// locked runs f alone with the private state of the mirror that an index was made of.
 func locked[T any](ctx context.Context, c *Cache, x *index, f func(*apt) (T, error)) (T, error) {
 	var none T
 	unlock, err := c.lock(ctx, aptLock)

@@ -383,24 +383,18 @@ func fileSize(path string) int64 {
 }
 
 func (c *Cache) downloadQEMU(ctx context.Context, dir string, x *index, p Progress) error {
-	unlock, err := c.lock(ctx, aptLock)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	a, err := c.newApt(ctx, x)
-	if err != nil {
-		return err
-	}
-	want := []string{"-t", qemuSuite, qemuPackage + "=" + x.QEMU}
-	plan, err := a.planClosure(ctx, dir, "qemu", want)
-	if err != nil {
-		return fmt.Errorf("package %s %s: %w", qemuPackage, x.QEMU, err)
-	}
-	if err := a.downloadClosure(ctx, dir, "qemu", want, "QEMU", totalSize(plan), p); err != nil {
-		return fmt.Errorf("package %s %s: %w", qemuPackage, x.QEMU, err)
-	}
-	return nil
+	_, err := locked(ctx, c, x, func(a *apt) (none struct{}, err error) {
+		want := []string{"-t", qemuSuite, qemuPackage + "=" + x.QEMU}
+		plan, err := a.planClosure(ctx, dir, "qemu", want)
+		if err == nil {
+			err = a.downloadClosure(ctx, dir, "qemu", want, "QEMU", totalSize(plan), p)
+		}
+		if err != nil {
+			err = fmt.Errorf("package %s %s: %w", qemuPackage, x.QEMU, err)
+		}
+		return none, err
+	})
+	return err
 }
 
 // totalSize adds up the lines "'URI' FILE SIZE HASH" of --print-uris, in bytes.

@@ -139,14 +139,14 @@ func (c *Cache) Entries(ctx context.Context) ([]Entry, error) {
 	making, _ := os.ReadDir(filepath.Join(c.dir, tmpDir))
 	for _, m := range making {
 		path := filepath.Join(c.dir, tmpDir, m.Name())
-		list = append(list, Entry{Kind: tmpDir, Name: m.Name(), Size: diskUsage(path), Used: modTime(path)})
+		list = append(list, Entry{Kind: tmpDir, Name: m.Name(), Size: DiskUsage(path), Used: modTime(path)})
 	}
 	slices.SortFunc(list, func(a, b Entry) int { return strings.Compare(a.Kind+"/"+a.Name, b.Kind+"/"+b.Name) })
 	return list, err
 }
 
-// diskUsage adds up the files below a path, in bytes. Those that come or go meanwhile may be missing.
-func diskUsage(path string) int64 {
+// DiskUsage adds up the files below a path, in bytes. Those that come or go meanwhile may be missing.
+func DiskUsage(path string) int64 {
 	_, sum := measure(path)
 	return sum
 }

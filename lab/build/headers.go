@@ -115,19 +115,10 @@ func (b *Builder) packagedHeaders(ctx context.Context, p *plan) (key string, err
 		if err := b.cache.NeedSpace(totalSize(p.headers)); err != nil {
 			return err
 		}
-		debs := filepath.Join(dir, ".debs")
-		if err := os.Mkdir(debs, 0o700); err != nil {
-			return err
-		}
-		files, err := b.cache.Download(ctx, debs, p.headers, b.progress)
+		err := b.unpack(ctx, dir, "the headers of "+p.kernel.Release, headersPlace, func(debs string) ([]string, error) {
+			return b.cache.Download(ctx, debs, p.headers, b.progress)
+		})
 		if err != nil {
-			return err
-		}
-		b.report("unpacking the headers of "+p.kernel.Release, 0, 0)
-		if err := images.Unpack(ctx, dir, files, headersPlace); err != nil {
-			return err
-		}
-		if err := os.RemoveAll(debs); err != nil {
 			return err
 		}
 		return relinkKbuild(filepath.Join(dir, srcDir))

@@ -5,14 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
 	"time"
 
+	"irqlab/images"
 	"irqlab/lab/build/sandbox"
 )
 
@@ -58,7 +57,7 @@ func (b *Builder) run(ctx context.Context, r *run) error {
 				return
 			case <-time.After(500 * time.Millisecond):
 			}
-			if diskUsage(r.work) > maxWork {
+			if images.DiskUsage(r.work) > maxWork {
 				cancel(&LimitError{What: fmt.Sprintf("it wrote more than %d MiB to its directory", maxWork>>20)})
 				return
 			}
@@ -70,18 +69,6 @@ func (b *Builder) run(ctx context.Context, r *run) error {
 		return b.cache.AsNoSpace(errors.New("the build: No space left on device"))
 	}
 	return err
-}
-
-func diskUsage(dir string) (size int64) {
-	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if err == nil && d.Type().IsRegular() {
-			if st, err := d.Info(); err == nil {
-				size += st.Size()
-			}
-		}
-		return nil // what goes away meanwhile is not there
-	})
-	return size
 }
 
 // output keeps the beginning and the end of what a program writes.

@@ -76,24 +76,32 @@ func (b *Builder) fetchToolchain(ctx context.Context, t *toolchain) error {
 		if err := b.cache.NeedSpace(6 * t.size); err != nil {
 			return err
 		}
-		debs := filepath.Join(dir, ".debs")
-		if err := os.Mkdir(debs, 0o700); err != nil {
-			return err
-		}
-		got, err := b.cache.DownloadClosure(ctx, debs, t.suite, t.names, t.compiler+" of "+t.suite, t.size, b.progress)
+		err := b.unpack(ctx, dir, t.compiler, toolPlace, func(debs string) ([]string, error) {
+			return b.cache.DownloadClosure(ctx, debs, t.suite, t.names, t.compiler+" of "+t.suite, t.size, b.progress)
+		})
 		if err != nil {
-			return err
-		}
-		b.report("unpacking "+t.compiler, 0, 0)
-		if err := images.Unpack(ctx, dir, got, toolPlace); err != nil {
-			return err
-		}
-		if err := os.RemoveAll(debs); err != nil {
 			return err
 		}
 		return finishRoot(dir, t.compiler)
 	})
 	return err
+}
+
+// unpack fills an entry with what place keeps of packages that download puts into a directory.
+func (b *Builder) unpack(ctx context.Context, dir, what string, place func(name string) string, download func(debs string) ([]string, error)) error {
+	debs := filepath.Join(dir, ".debs")
+	if err := os.Mkdir(debs, 0o700); err != nil {
+		return err
+	}
+	files, err := download(debs)
+	if err != nil {
+		return err
+	}
+	b.report("unpacking "+what, 0, 0)
+	if err := images.Unpack(ctx, dir, files, place); err != nil {
+		return err
+	}
+	return os.RemoveAll(debs)
 }
 
 const toolchainFormat = 2 // of what is kept of the packages
