@@ -69,20 +69,46 @@ func (s *Source) Covers(name string) bool {
 	return fs.ValidPath(name) && (strings.HasPrefix(name, s.Module+"/") || strings.HasPrefix(name, "include/"))
 }
 
-// treeFS is Source.FS.
+// treeFS is Source.FS. It tells of symbolic links, which whoever applies a patch must not follow.
 type treeFS struct{ s *Source }
 
+var _ fs.ReadLinkFS = treeFS{}
+
 func (t treeFS) Open(name string) (fs.File, error) {
-	dir := t.s.tree
-	switch {
-	case !fs.ValidPath(name):
-		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
-	case name == t.s.Module || strings.HasPrefix(name, t.s.Module+"/"), strings.HasPrefix(t.s.Module, name+"/"): // or on the way there, as who applies a patch looks at
-		dir = t.s.files
-	case name != "include" && !strings.HasPrefix(name, "include/"):
-		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+	dir, err := t.dir("open", name)
+	if err != nil {
+		return nil, err
 	}
 	return os.DirFS(dir).Open(name)
+}
+
+func (t treeFS) Lstat(name string) (fs.FileInfo, error) {
+	dir, err := t.dir("lstat", name)
+	if err != nil {
+		return nil, err
+	}
+	return fs.Lstat(os.DirFS(dir), name)
+}
+
+func (t treeFS) ReadLink(name string) (string, error) {
+	dir, err := t.dir("readlink", name)
+	if err != nil {
+		return "", err
+	}
+	return fs.ReadLink(os.DirFS(dir), name)
+}
+
+// dir is where a name is to be looked up.
+func (t treeFS) dir(op, name string) (string, error) {
+	switch {
+	case !fs.ValidPath(name):
+		return "", &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
+	case name == t.s.Module || strings.HasPrefix(name, t.s.Module+"/"), strings.HasPrefix(t.s.Module, name+"/"): // or on the way there, as who applies a patch looks at
+		return t.s.files, nil
+	case name != "include" && !strings.HasPrefix(name, "include/"):
+		return "", &fs.PathError{Op: op, Path: name, Err: fs.ErrNotExist}
+	}
+	return t.s.tree, nil
 }
 
 // Builds tells whether a change of this file can be built into the module alone: it lies in the module's directory, or is a header that is the module's own by its name.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"irqlab/images"
+	"irqlab/lab/build/patch"
 )
 
 const gdma = testModule + "/gdma_main.c"
@@ -36,6 +37,44 @@ func prepared(t *testing.T, spec string) (*Builder, *Source) {
 		t.Fatal(err)
 	}
 	return b, s
+}
+
+// A symbolic link in a source is not followed when a patch is applied to it, wherever it lies.
+func TestLinksAreTold(t *testing.T) {
+	outside, files, tree := t.TempDir(), t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(outside, "x.h"), []byte("a\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range []struct{ dir, name, to string }{
+		{files, testModule + "/x.h", filepath.Join(outside, "x.h")},
+		{files, testModule + "/linked", outside},
+		{tree, "include/x.h", filepath.Join(outside, "x.h")},
+		{tree, "include/linked", outside},
+	} {
+		path := filepath.Join(link.dir, link.name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(link.to, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source := (&Source{Module: testModule, files: files, tree: tree}).FS()
+	for _, dir := range []string{testModule, "include"} {
+		for _, name := range []string{dir + "/x.h", dir + "/linked/x.h"} {
+			series, err := patch.Read(patch.Input{Name: "in", R: strings.NewReader("--- a/" + name + "\n+++ b/" + name + "\n@@ -1 +1 @@\n-a\n+b\n")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := patch.Apply(source, series, patch.Options{})
+			if err == nil || len(r.Hunks) != 1 || r.Hunks[0].Misfit.Reason != patch.Refused || !strings.Contains(err.Error(), "a symbolic link") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if to, err := fs.ReadLink(source, dir+"/linked"); err != nil || to != outside {
+			t.Errorf("%s/linked leads to %q: %v", dir, to, err)
+		}
+	}
 }
 
 // The changes are made here, of the fetched source: no text of the kernel's is in this repository.

@@ -140,6 +140,9 @@ func (h *HunkReport) Where() string {
 
 // Apply applies the series to the tree, in memory. All hunks are tried, whatever fails: the result has the report even
 // if the error, then an [*ApplyError], says that some did not apply. Any other error is the tree's, and has no result.
+//
+// The tree should be an [os.DirFS] or [os.Root.FS]: what lies behind a symbolic link is refused, but only an [fs.ReadLinkFS]
+// tells that there is one.
 func Apply(tree fs.FS, s Series, o Options) (*Result, error) {
 	a := &applier{tree: tree, options: o, files: map[string]*state{}, first: map[string]*state{}, folders: map[string]bool{}, result: &Result{Notes: s.Notes()}}
 	for _, p := range s {
