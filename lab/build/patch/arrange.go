@@ -74,7 +74,11 @@ func choose(found []*candidate) ([]*candidate, []string) {
 	var notes []string
 	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	onlyReplies := !slices.ContainsFunc(found, func(c *candidate) bool { return !c.reply && !c.cover() })
-	seen := map[string]*candidate{}
+	type same struct {
+		number int
+		diff   string
+	}
+	seen := map[same]*candidate{}
 	for _, c := range found {
 		switch {
 		case c.reply && !onlyReplies:
@@ -84,14 +88,14 @@ func choose(found []*candidate) ([]*candidate, []string) {
 			note("Passed over: a diff in the cover letter %q.", c.Title)
 			continue
 		}
-		diff := string(c.Diff())
-		if other := seen[diff]; other != nil && other.number == c.number {
+		key := same{c.number, string(c.Diff())}
+		if other := seen[key]; other != nil {
 			if other.MessageID == "" || other.MessageID != c.MessageID {
 				note("Passed over: the same patch once more, %q in %s.", cmp.Or(c.Title, "without a title"), printable(c.Source))
 			}
 			continue
 		}
-		seen[diff] = c
+		seen[key] = c
 		kept = append(kept, c)
 	}
 	return kept, notes

@@ -225,6 +225,10 @@ func TestReadSeries(t *testing.T) {
 		{"a reply with a diff of its own", []string{one + two + mail("Re: [PATCH 1/2] one", strings.ReplaceAll(bellDiff, "bell", "bello"))}, "one, two; Passed over: a reply with a diff of its own, \"one\" by Lamp Lighter <lamp@example.org>."},
 		{"only a reply with a diff", []string{mail("Re: how", bellDiff)}, "how"},
 		{"a mail of two lists", []string{one + one + two}, "one, two"},
+		{"the same diff again, after it was taken back, and all of that twice", []string{
+			mail("[PATCH 1/3] one", lampDiff) + mail("[PATCH 2/3] not", bellDiff) + mail("[PATCH 3/3] one", lampDiff),
+			mail("[PATCH 1/3] one", lampDiff) + mail("[PATCH 2/3] not", bellDiff) + mail("[PATCH 3/3] one", lampDiff),
+		}, "one, not, one"},
 		{"files out of order", []string{two, one}, "one, two"},
 		{"files that stand alone", []string{mail("b", bellDiff), mail("a", lampDiff)}, "b, a"},
 		{"one missing", []string{strings.ReplaceAll(two, "2/2", "2/3")}, "two; Patch 1/3 is missing. Patch 3/3 is missing."},
