@@ -18,6 +18,8 @@ import (
 	"irqlab/lab/build"
 	"irqlab/lab/build/patch"
 	"irqlab/lab/build/patch/gitrange"
+	"irqlab/lab/foreign"
+	"irqlab/lab/layout"
 	"irqlab/lab/report"
 	"irqlab/lab/try"
 	"irqlab/scenarios"
@@ -472,7 +474,7 @@ func (t *trying) render(w io.Writer, format string) error {
 			return err
 		}
 		for _, r := range t.trial.Verdict.Reasons {
-			if _, err := fmt.Fprintln(w, r); err != nil {
+			if _, err := io.WriteString(w, layout.Item("", foreign.Text(r), layout.Columns(w))); err != nil {
 				return err
 			}
 		}

@@ -236,7 +236,9 @@ func Failed(c *result.Case) string {
 }
 
 // Placement is where a reading of a case has its vectors, in the published form: "0; 0,2,0,3".
-func Placement(c *result.Case, o *result.Observation) string { return placement(o, seats(c), maxPlacement) }
+func Placement(c *result.Case, o *result.Observation) string {
+	return placement(o, seats(c), maxPlacement)
+}
 
 // placement is the published form: "0; 0,2,0,3". A vector on several CPUs or none is in brackets. What is longer than
 // limit has its runs as "1..32", and if that does not do, only says how many queues are on which CPUs, and cores.
