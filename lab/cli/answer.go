@@ -10,6 +10,7 @@ import (
 	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/cpulist"
 	"irqlab/lab"
+	"irqlab/lab/report"
 	"irqlab/scenarios"
 	"irqlab/scenarios/result"
 )
@@ -66,7 +67,7 @@ func (s *stand) answer() string {
 		} else if l != nil {
 			what = "vectors " + l.String()
 		}
-		return fmt.Sprintf("fired %s, %s; all were handled", what, plural(step.Fire.Times(), "time"))
+		return fmt.Sprintf("fired %s, %s; all were handled", what, report.Plural(step.Fire.Times(), "time", "times"))
 	case scenarios.VerbStorm:
 		return s.stormed()
 	case scenarios.VerbWaitFor:
@@ -129,7 +130,7 @@ func (s *stand) driver() string {
 		}
 		text := fmt.Sprintf("%s is %s", l.Name, state)
 		if l.Combined > 0 {
-			text += " with " + plural(l.Combined, "channel")
+			text += " with " + report.Plural(l.Combined, "channel", "channels")
 		}
 		parts = append(parts, text)
 	}
@@ -155,7 +156,7 @@ func (s *stand) settled() string {
 			queues = append(queues, v.State.Effective.String())
 		}
 	}
-	text := fmt.Sprintf("%s on their CPUs: HWC %s; queues %s", plural(len(s.reading.Vectors), "vector"), hwc, strings.Join(queues, ", "))
+	text := fmt.Sprintf("%s on their CPUs: HWC %s; queues %s", report.Plural(len(s.reading.Vectors), "vector", "vectors"), hwc, strings.Join(queues, ", "))
 	if late != nil {
 		text += "\n" + strings.Join(late, "\n")
 	}
@@ -176,7 +177,7 @@ func (s *stand) stormed() string {
 			odd = append(odd, fmt.Sprintf("vector %d fired %d times and was handled %d times", v.Index, v.Fired, v.Handled))
 		}
 	}
-	text := fmt.Sprintf("%s, %d interrupts", plural(storm.Rounds, "round"), fired)
+	text := fmt.Sprintf("%s, %d interrupts", report.Plural(storm.Rounds, "round", "rounds"), fired)
 	if odd == nil {
 		return text + ", each vector's handled as often as fired; " + s.online()
 	}
@@ -189,13 +190,6 @@ func place(r *inject.Rule) string {
 		return fmt.Sprintf("%s, occurrence %d from here on", r.Step, r.Nth)
 	}
 	return r.Step
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func lasted(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
