@@ -63,7 +63,7 @@ func differences(a, b *result.Case) (out []Difference) {
 		}
 	}
 	add("", nil, caseRows(a, b))
-	for _, label := range labels(a, b) {
+	for _, label := range result.Labels(a, b) {
 		x, y := find(a, label), find(b, label)
 		if missing := missingRow(x, y); missing.differs() {
 			add(label, nil, []row{missing})
@@ -164,8 +164,6 @@ func vectorRows(p vectorPair) []row {
 	}
 }
 
-func labels(a, b *result.Case) []string { return result.Labels(a, b) }
-
 func find(c *result.Case, label string) *result.Observation {
 	if o := c.Find(label); o != nil {
 		return o
@@ -221,7 +219,7 @@ func (p *page) pair(a, b *result.Case) {
 			p.bullet("  "+foreign.Line(c.KernelSpec)+": ", r)
 		}
 	}
-	for _, label := range labels(a, b) {
+	for _, label := range result.Labels(a, b) {
 		p.linef("")
 		oa, ob := find(a, label), find(b, label)
 		t := sideBySide(foreign.Line(label), x, y)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"irqlab/guestagent/cpulist"
+	"irqlab/lab/qemu/klog"
 	"irqlab/lab/report"
 	"irqlab/scenarios/result"
 )
@@ -178,9 +179,6 @@ func firstLine(s string) string {
 // number is what is another one in each run: an address, a process, a count.
 var number = regexp.MustCompile(`0x[0-9a-f]+|\b[0-9a-f]{8,}\b|[0-9]+`)
 
-// stamp is the time in front of a line of the console.
-var stamp = regexp.MustCompile(`^\[ *[0-9]+\.[0-9]+\] *`)
-
 // warning is the first line of one, and how many there are like it.
 type warning struct {
 	text string
@@ -196,7 +194,7 @@ func (w warning) said(what string) string {
 
 // others are the warnings that have none like them among those, numbers aside; of several alike, as many as there are more.
 func others(warnings, those []string) (out []warning) {
-	bare := func(w string) string { return stamp.ReplaceAllString(firstLine(w), "") }
+	bare := func(w string) string { return klog.Message(firstLine(w)) }
 	like := func(w string) string { return number.ReplaceAllString(bare(w), "#") }
 	n := map[string]int{}
 	for _, w := range those {

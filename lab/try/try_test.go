@@ -106,6 +106,7 @@ func TestCompare(t *testing.T) {
 		{"a new warning", spread, changed(spread, warns(splat)), Worse, Better, "the kernel's log has a new warning: WARNING: CPU: 1 PID: 77", false},
 		{"a warning more", changed(spread, warns(splat)), changed(changed(spread, warns(splat)), warns(again)), Worse, Better, "new warning: WARNING: CPU: 3 PID: 4242", false},
 		{"the same warning, elsewhere", changed(spread, warns(splat)), changed(spread, warns(again)), Unchanged, Unchanged, "", false},
+		{"the same warning, of a kernel that says who logs", changed(spread, warns("[    1.500000][    T7] "+splat)), changed(spread, warns("[   12.750000][ T4242] "+again)), Unchanged, Unchanged, "", false},
 		{"a new warning, three times", spread, changed(changed(changed(spread, warns("[    1.5] "+splat)), warns("[   12.75] "+again)), warns("[   13.5] "+splat)), Worse, Better, "new warning: WARNING: CPU: 1 PID: 77 at kernel/irq/manage.c:12 x+0x1f/0x20 (3 like it)", false},
 		{"another warning instead", changed(spread, warns(splat)), changed(spread, warns("BUG: x")), Worse, Worse, "new warning: BUG: x", false},
 		{"a mask that is not kept", spread, dropped, Worse, Better, "did not keep what was asked for vector 2", false},
