@@ -171,7 +171,7 @@ output did not take its results; 130 interrupted. A shell or command in a VM (sh
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageError(suggestFlag(cmd, err)) })
 	root.AddCommand(
-		newRun(s), newList(s), newDoctor(s), newFetch(s), newCache(s), newShell(s), newSSH(s), newProxy(s), newDevice(s), newTrace(s), newTimeline(s), newCompare(s), newTry(s), newBench(s),
+		newRun(s), newList(s), newDoctor(s), newFetch(s), newCache(s), newShell(s), newSSH(s), newProxy(s), newDevice(s), newTrace(s), newTimeline(s), newCompare(s), newTry(s), newTreeBisect(s), newBench(s),
 	)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()

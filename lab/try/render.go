@@ -161,7 +161,8 @@ func Table(w io.Writer, t Trial) error {
 		for i := range t.Cases {
 			if c := &t.Cases[i]; c.Change != Unchanged {
 				p.linef("")
-				p.inFull(t, c)
+				before, after := t.sides()
+				p.inFull(before, after, c)
 			}
 		}
 		p.linef("")
@@ -334,7 +335,7 @@ func side(c *result.Case, label string) string {
 	if o.Clustered {
 		out = strings.TrimPrefix(out+", clustered", ", ")
 	}
-	lines := wrap(placement(o), maxCell)
+	lines := wrap(Placement(o), maxCell)
 	if last := &lines[len(lines)-1]; out != "" && utf8.RuneCountInString(*last+" "+out) <= maxCell {
 		*last += " " + out
 	} else if out != "" {
@@ -343,8 +344,8 @@ func side(c *result.Case, label string) string {
 	return strings.Join(lines, "\n")
 }
 
-// placement is the published form: "0; 0,2,0,3". A vector on several CPUs or none is in brackets.
-func placement(o *result.Observation) string {
+// Placement is the published form: "0; 0,2,0,3". A vector on several CPUs or none is in brackets.
+func Placement(o *result.Observation) string {
 	hwc, queues := o.Placement()
 	words := make([]string, len(queues))
 	for i, q := range queues {
@@ -356,9 +357,16 @@ func placement(o *result.Observation) string {
 	return strings.TrimSuffix(cmp.Or(hwc.String(), "-")+"; "+strings.Join(words, ","), "; ")
 }
 
+// Sides writes one case for people: what of it is not as it was, and both sides of each vector, under their names.
+func Sides(w io.Writer, before, after string, c *Compared) error {
+	p := &page{width: tableWidth}
+	p.inFull(before, after, c)
+	_, err := io.WriteString(w, p.String())
+	return err
+}
+
 // inFull is a case that is not as it was: why, and both sides of each vector.
-func (p *page) inFull(t Trial, c *Compared) {
-	before, after := t.sides()
+func (p *page) inFull(before, after string, c *Compared) {
 	p.item("", fmt.Sprintf("%s/%s: %s", c.Scenario, c.Case, c.Change))
 	p.item("  ", machine(c.With))
 	for _, list := range []struct {
