@@ -57,6 +57,7 @@ type Step struct {
 	SameAs  string           `json:"same_as,omitempty"` // a commit judged before that has the same module, whose verdict it is
 	Reasons []string         `json:"reasons"`           // why it is bad, or cannot be told
 	Errors  []try.Diagnostic `json:"errors,omitempty"`  // of the compiler, if it does not build
+	Module  string           `json:"module,omitempty"`  // the file
 	Landed  []Landed         `json:"landed"`
 	Seconds Seconds          `json:"seconds"`
 

@@ -44,11 +44,11 @@ func (b *Bisection) Head() string {
 // Columns is the header of the lines.
 func (b *Bisection) Columns() string {
 	_, name := b.witness()
-	text := "where vectors landed: HWC; queues"
+	text := "effective CPU of the HWC vector; of each queue vector"
 	if name != "" {
-		text += " of case " + foreign.Line(name)
+		text += ", in case " + foreign.Line(name)
 	}
-	return text + "\n" + strings.Repeat("-", width) + "\n"
+	return clip(text, width) + "\n" + strings.Repeat("-", width) + "\n"
 }
 
 // Line is one step in a line; of what cannot be told, and of a case that fails beside the one that the lines tell of, the reason follows.
@@ -88,7 +88,8 @@ func (b *Bisection) Tail(w io.Writer) error {
 	s.WriteString("\n")
 	switch {
 	case b.FirstBad != nil:
-		s.WriteString(item("first bad commit: ", fmt.Sprintf("%s %s", b.FirstBad.Name, b.FirstBad.Subject)))
+		const mark = "first bad commit: "
+		s.WriteString(mark + b.FirstBad.Name + "\n" + item(strings.Repeat(" ", len(mark)), b.FirstBad.Subject))
 	case len(b.Suspects) > 0:
 		fmt.Fprintf(&s, "the first bad commit is one of these %d, since what would tell was skipped:\n", len(b.Suspects))
 		for _, c := range b.Suspects {

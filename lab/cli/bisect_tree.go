@@ -104,10 +104,10 @@ that it brings along is run, but for its Makefiles in the build's sandbox.
 
 Exit status: 0 the first bad commit was found; 1 the ends are not what they were
 said to be; 2 bad usage, or no such range; 125 it cannot be told; 130
-interrupted: what was judged is shown, and git bisect replay goes on from --log's
-file.`,
+interrupted: what was judged is shown, and git bisect replay goes on from the
+file of --log.`,
 		Example: `  irqlab bisect --good v7.1 --bad v7.2 --tree ~/linux
-  irqlab bisect --good HEAD~20 --kernel debian:7.3 --case 'cores=4,threads=1'
+  irqlab bisect --good HEAD~20 --kernel debian:7.3 --case 1x4x2
   irqlab bisect --good v6.16 --bad v6.17 --tree ~/linux.git \
       --kernel debian:6.17 changed-driver --case neighbour --log bisect.log`,
 		Args: cobra.MaximumNArgs(1),
@@ -169,7 +169,7 @@ func (t *treeBisect) run(ctx context.Context, args []string) error {
 		}
 		defer release()
 	}
-	if err := t.writeLog(); err != nil { // before anything is built
+	if err := t.writeLog(ctx); err != nil { // before anything is built
 		return usageError(err)
 	}
 	return t.end(ctx, t.judge(ctx))
@@ -212,11 +212,15 @@ func (t *treeBisect) judge(ctx context.Context) error {
 	if err := t.show(t.found.Head() + "\n" + t.found.Columns() + t.found.Line(&t.found.Steps[0]) + t.found.Line(&t.found.Steps[1])); err != nil || !ok {
 		return err
 	}
-	if err := t.git.Begin(ctx); err != nil {
+	told := context.WithoutCancel(ctx) // what was judged is in the log, whenever it is interrupted
+	if err := t.git.Begin(told); err != nil {
 		return err
 	}
 	for {
-		if err := t.writeLog(); err != nil {
+		if err := t.writeLog(told); err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
 			return err
 		}
 		c, ok, err := t.git.Next(ctx)
@@ -233,7 +237,7 @@ func (t *treeBisect) judge(ctx context.Context) error {
 		if err := t.show(t.found.Line(s)); err != nil {
 			return err
 		}
-		if err := t.git.Judge(ctx, c.Name, s.Verdict); err != nil {
+		if err := t.git.Judge(told, c.Name, s.Verdict); err != nil {
 			return err
 		}
 	}
@@ -322,17 +326,26 @@ func (t *treeBisect) try(ctx context.Context, c bisect.Commit) (bisect.Step, err
 		cases[i] = x
 	}
 	flags := t.runFlags
+	dir := fmt.Sprintf("%02d-%.12s", len(t.found.Steps)+1, c.Name)
 	if t.out != "" {
-		flags.out, flags.passing = filepath.Join(t.out, fmt.Sprintf("%02d-%.12s", len(t.found.Steps)+1, c.Name)), true
+		flags.out, flags.passing = filepath.Join(t.out, dir), true
 	}
 	began = time.Now()
 	rep, err := flags.run(ctx, cases, t.s)
 	if err != nil {
 		return bisect.Step{}, err
 	}
+	for i := range rep.Cases { // what they leave is named as it lies in --out
+		a := &rep.Cases[i].Artifacts
+		for _, name := range []*string{&a.Console, &a.Trace, &a.Timeline} {
+			if *name != "" {
+				*name = path.Join(dir, *name)
+			}
+		}
+	}
 	s := bisect.Ran(c, rep)
 	seconds.Cases = time.Since(began).Seconds()
-	s.Seconds = seconds
+	s.Module, s.Seconds = module.Path, seconds
 	if s.Verdict != gitrange.Skip { // what the lab could not tell may come out otherwise another time
 		t.judged[key] = len(t.found.Steps)
 	}
@@ -416,21 +429,20 @@ func (t *treeBisect) show(text string) error {
 }
 
 // writeLog leaves git's log where it was asked for.
-func (t *treeBisect) writeLog() error {
+func (t *treeBisect) writeLog(ctx context.Context) error {
 	t.found.Log = t.git.Log()
-	names := []struct{ flag, path string }{{"log", t.log}}
-	if t.out != "" {
-		names = append(names, struct{ flag, path string }{"out", filepath.Join(t.out, bisectLog)})
+	write := func(w io.Writer) error {
+		_, err := io.WriteString(w, t.found.Log)
+		return err
 	}
-	for _, n := range names {
-		if n.path == "" {
-			continue
+	if t.log != "" {
+		if err := writePage(ctx, t.log, write); err != nil {
+			return fmt.Errorf("--log: %w", err)
 		}
-		if err := replaceFile(n.path, func(w io.Writer) error {
-			_, err := io.WriteString(w, t.found.Log)
-			return err
-		}); err != nil {
-			return fmt.Errorf("--%s: %w", n.flag, err)
+	}
+	if t.out != "" {
+		if err := replaceFile(filepath.Join(t.out, bisectLog), write); err != nil {
+			return fmt.Errorf("--out: %w", err)
 		}
 	}
 	return nil
@@ -439,7 +451,7 @@ func (t *treeBisect) writeLog() error {
 // end shows what the bisection came to. What was judged is shown, and kept, whatever ended it.
 func (t *treeBisect) end(ctx context.Context, err error) error {
 	var exit *exitError
-	if errors.As(err, &exit) && exit.status == ExitUsage {
+	if errors.As(err, &exit) && exit.status == ExitUsage || err != nil && len(t.found.Steps) == 0 && t.format != "json" {
 		return err
 	}
 	switch {
@@ -449,7 +461,7 @@ func (t *treeBisect) end(ctx context.Context, err error) error {
 		t.found.Failed(err)
 	}
 	t.found.Seconds = time.Since(t.began).Seconds()
-	kept := t.writeLog()
+	kept := t.writeLog(context.WithoutCancel(ctx)) // an interrupt is no reason to lose it
 	if t.out != "" {
 		kept = errors.Join(kept, t.keep())
 	}

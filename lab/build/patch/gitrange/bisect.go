@@ -40,9 +40,11 @@ type Bisection struct {
 
 	g        *repository // the one of its own
 	paths    []string
+	touching []string          // commits of the range that change what lies in the paths
 	diverged bool              // the good end is not an ancestor of the bad one: git asks for where they part first
 	bases    []string          // where they part
 	blobs    map[string]string // by name, those read so far
+	judged   []string
 	left     string
 }
 
@@ -62,11 +64,11 @@ func StartBisection(ctx context.Context, dir, good, bad string, paths, nothing [
 	return b, err
 }
 
-func startBisection(ctx context.Context, user *repository, good, bad string, paths, nothing []string) (b *Bisection, err error) {
+func startBisection(ctx context.Context, user *repository, good, bad string, paths, nothing []string) (_ *Bisection, err error) {
 	if err := user.open(ctx); err != nil {
 		return nil, err
 	}
-	b = &Bisection{paths: paths, blobs: map[string]string{}}
+	b := &Bisection{paths: paths, blobs: map[string]string{}}
 	if b.Good.Name, err = user.commit(ctx, good); err != nil {
 		return nil, err
 	}
@@ -174,10 +176,12 @@ func (b *Bisection) measure(ctx context.Context, good, bad string, nothing, cut 
 			return &NoRangeError{fmt.Sprintf("the commits between %s and %s are not all there (%s)", good, bad, deepen)}
 		}
 	}
-	if b.Touching, err = b.count(ctx, append([]string{span, "--"}, b.paths...)...); err != nil {
+	touching, err := b.g.git(ctx, append([]string{"rev-list", span, "--"}, b.paths...)...)
+	if err != nil {
 		return err
 	}
-	if b.Touching == 0 {
+	b.touching = strings.Fields(touching)
+	if b.Touching = len(b.touching); b.Touching == 0 {
 		return &NoRangeError{fmt.Sprintf("none of the %d commits between %s and %s changes %s", b.Commits, good, bad, strings.Join(b.paths, " or "))}
 	}
 	others := []string{"--full-history", "--no-merges", span, "--", ":(top)"}
@@ -222,6 +226,9 @@ func (b *Bisection) Next(ctx context.Context) (Commit, bool, error) {
 		return Commit{}, false, nil
 	}
 	name, err := b.g.commit(ctx, "BISECT_HEAD")
+	if err == nil && slices.Contains(b.judged, name) {
+		err = fmt.Errorf("git asks for %s again", name)
+	}
 	if err != nil {
 		return Commit{}, false, err
 	}
@@ -243,7 +250,7 @@ func (b *Bisection) Judge(ctx context.Context, commit string, t Term) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	b.left = ""
+	b.judged, b.left = append(b.judged, commit), ""
 	if m := leftPattern.FindStringSubmatch(out); m != nil {
 		b.left = m[1]
 	}
@@ -261,7 +268,9 @@ func (b *Bisection) Found() (first string, suspects []string) {
 		if m[1] == "" {
 			return m[2], nil
 		}
-		suspects = append(suspects, m[2])
+		if slices.Contains(b.touching, m[2]) { // git names all that lie between
+			suspects = append(suspects, m[2])
+		}
 	}
 	return "", suspects
 }
