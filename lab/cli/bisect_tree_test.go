@@ -130,6 +130,17 @@ func TestBisectTree(t *testing.T) {
 		t.Fatal(err)
 	}
 	const gdma, ethernet, header = try.ModuleDir + "/gdma_main.c", try.ModuleDir + "/mana_en.c", "include/net/mana/gdma.h"
+	// A file that a commit does not have is not taken from the kernel's source.
+	bare := &treeBisect{source: src}
+	whole, err := bare.whole(map[string][]byte{gdma: []byte("x"), "include/net/mana/notes.txt": []byte("x")})
+	for _, name := range []string{ethernet, header, try.ModuleDir + "/Makefile"} {
+		if content, there := whole[name]; err != nil || !there || content != nil {
+			t.Errorf("%s: %t, %q, %v", name, there, content, err)
+		}
+	}
+	if _, there := whole["include/net/mana/notes.txt"]; there || string(whole[gdma]) != "x" {
+		t.Errorf("%q", whole)
+	}
 	one := func(name string, edit func(string) string) map[string]func(string) string {
 		return map[string]func(string) string{name: edit}
 	}

@@ -130,6 +130,10 @@ func TestBisectionRange(t *testing.T) {
 	git(t, side, "merge", "-q", "-m", "merge", commits[3])
 	half := filepath.Join(home, "half")
 	git(t, home, "clone", "-q", "--depth", "3", "-b", "side", "file://"+side, half)
+	// One that has both ends, and not what joins them.
+	ends := filepath.Join(home, "ends")
+	git(t, dir, "branch", "old", commits[2])
+	git(t, home, "clone", "-q", "--depth", "2", "--no-single-branch", "file://"+dir, ends)
 	git(t, dir, "checkout", "-q", "--orphan", "alone")
 	git(t, dir, "commit", "-q", "-m", "alone")
 	for _, tt := range []struct{ dir, good, bad, want string }{
@@ -141,6 +145,7 @@ func TestBisectionRange(t *testing.T) {
 		{dir, "--output=x", "main", `"--output=x" is no commit`},
 		{dir, "main:sub", "main", "there is no commit main:sub"},
 		{shallow, commits[1], "main", "in this clone, which is shallow: git fetch --unshallow"},
+		{ends, "origin/old", "main", "is no ancestor of main as far as this clone goes"},
 		{half, commits[3], "side", "are not all there (the clone is shallow"},
 		{home, "a", "b", "no git repository"},
 		{filepath.Join(home, "nowhere"), "a", "b", "no such folder"},
