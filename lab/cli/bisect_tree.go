@@ -160,7 +160,7 @@ func (t *treeBisect) run(ctx context.Context, args []string) error {
 	t.found.Range = bisect.Range{Good: bisect.Commit{Name: g.Good.Name, Subject: g.Good.Subject}, Bad: bisect.Commit{Name: g.Bad.Name, Subject: g.Bad.Subject},
 		Commits: g.Commits, OfModule: g.Touching, Elsewhere: g.Elsewhere}
 	if g.Elsewhere > 0 {
-		t.found.Notes = append(t.found.Notes, fmt.Sprintf("%d of the %d commits change other files of the kernel, which are not built: what these do is not seen", g.Elsewhere, g.Commits))
+		t.found.Notes = append(t.found.Notes, fmt.Sprintf("commits that change other files of the kernel: %d of %d; these are not built, and what they do is not seen", g.Elsewhere, g.Commits))
 	}
 	if t.out != "" {
 		release, err := claim(t.out)
@@ -326,6 +326,7 @@ func (t *treeBisect) try(ctx context.Context, c bisect.Commit) (bisect.Step, err
 		cases[i] = x
 	}
 	flags := t.runFlags
+	flags.quiet = true
 	dir := fmt.Sprintf("%02d-%.12s", len(t.found.Steps)+1, c.Name)
 	if t.out != "" {
 		flags.out, flags.passing = filepath.Join(t.out, dir), true

@@ -182,7 +182,7 @@ func (b *Bisection) measure(ctx context.Context, good, bad string, nothing, cut 
 	}
 	b.touching = strings.Fields(touching)
 	if b.Touching = len(b.touching); b.Touching == 0 {
-		return &NoRangeError{fmt.Sprintf("none of the %d commits between %s and %s changes %s", b.Commits, good, bad, strings.Join(b.paths, " or "))}
+		return &NoRangeError{fmt.Sprintf("no commit behind %s up to %s changes %s", good, bad, strings.Join(b.paths, " or "))}
 	}
 	others := []string{"--full-history", "--no-merges", span, "--", ":(top)"}
 	for _, path := range slices.Concat(b.paths, nothing) {

@@ -137,7 +137,7 @@ func TestBisectionRange(t *testing.T) {
 	git(t, dir, "checkout", "-q", "--orphan", "alone")
 	git(t, dir, "commit", "-q", "-m", "alone")
 	for _, tt := range []struct{ dir, good, bad, want string }{
-		{dir, commits[3], commits[4], "none of the 1 commits between"},
+		{dir, commits[3], commits[4], "no commit behind "+commits[3]+" up to "+commits[4]+" changes sub"},
 		{dir, commits[5], commits[5], "there is no commit behind"},
 		{dir, commits[8], commits[2], "the good one is the later of the two"},
 		{dir, "alone", commits[2], "have no commit in common"},
