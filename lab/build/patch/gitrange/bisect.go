@@ -10,6 +10,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
+	"time"
+
+	"github.com/gofrs/flock"
 
 	"irqlab/lab/foreign"
 )
@@ -39,6 +43,7 @@ type Bisection struct {
 	Elsewhere int    // that change something else which could matter
 
 	g        *repository // the one of its own
+	lock     *flock.Flock
 	paths    []string
 	touching []string          // commits of the range that change what lies in the paths
 	diverged bool              // the good end is not an ancestor of the bad one: git asks for where they part first
@@ -105,16 +110,20 @@ func (b *Bisection) borrow(ctx context.Context, user *repository) (cut []string,
 	if len(words) != 3 {
 		return nil, errors.New("its folder has a line break in its name, which git cannot borrow objects from")
 	}
-	dir, err := os.MkdirTemp("", "irqlab-bisect-")
+	sweep()
+	dir, err := os.MkdirTemp("", ownPrefix)
 	if err != nil {
 		return nil, err
 	}
-	b.g = &repository{dir: dir, source: user.source}
+	b.g, b.lock = &repository{dir: dir, source: user.source}, flock.New(filepath.Join(dir, ownLock))
 	defer func() {
 		if err != nil {
 			_ = b.Close()
 		}
 	}()
+	if _, err := b.lock.TryLock(); err != nil {
+		return nil, err
+	}
 	if _, err := b.g.git(ctx, "init", "--quiet", "--bare", "--template=", "--initial-branch=bad", "--object-format="+words[0], "."); err != nil {
 		return nil, err
 	}
@@ -201,7 +210,32 @@ func (b *Bisection) count(ctx context.Context, args ...string) (int, error) {
 }
 
 // Close removes the repository.
-func (b *Bisection) Close() error { return os.RemoveAll(b.g.dir) }
+func (b *Bisection) Close() error { return errors.Join(os.RemoveAll(b.g.dir), b.lock.Close()) }
+
+const (
+	ownPrefix = "irqlab-bisect-"
+	ownLock   = "irqlab.lock" // held as long as the repository is in use
+	abandoned = time.Minute   // until one without its lock is taken for left behind, not just made
+)
+
+// sweep removes the repositories of bisections that were killed.
+func sweep() {
+	found, _ := filepath.Glob(filepath.Join(os.TempDir(), ownPrefix+"*"))
+	for _, dir := range found {
+		info, err := os.Lstat(dir)
+		if err != nil || !info.IsDir() || time.Since(info.ModTime()) < abandoned {
+			continue
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Uid) != os.Getuid() {
+			continue
+		}
+		lock := flock.New(filepath.Join(dir, ownLock))
+		if ok, err := lock.TryLock(); err == nil && ok {
+			_ = os.RemoveAll(dir)
+			_ = lock.Close()
+		}
+	}
+}
 
 // Commit is the one of that name.
 func (b *Bisection) Commit(ctx context.Context, name string) (Commit, error) {

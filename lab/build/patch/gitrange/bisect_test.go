@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // bells is a tree of 10 commits, c0 to c9: each changes sub/bell.c but c4, which changes another file, and c6, which is documentation. c7 is what a bisection is to find.
@@ -137,7 +138,7 @@ func TestBisectionRange(t *testing.T) {
 	git(t, dir, "checkout", "-q", "--orphan", "alone")
 	git(t, dir, "commit", "-q", "-m", "alone")
 	for _, tt := range []struct{ dir, good, bad, want string }{
-		{dir, commits[3], commits[4], "no commit behind "+commits[3]+" up to "+commits[4]+" changes sub"},
+		{dir, commits[3], commits[4], "no commit behind " + commits[3] + " up to " + commits[4] + " changes sub"},
 		{dir, commits[5], commits[5], "there is no commit behind"},
 		{dir, commits[8], commits[2], "the good one is the later of the two"},
 		{dir, "alone", commits[2], "have no commit in common"},
@@ -216,6 +217,48 @@ func TestBisectionFiles(t *testing.T) {
 	}
 	if len(keys) != 2 {
 		t.Error(keys)
+	}
+}
+
+// What a killed bisection leaves goes with the next; what is in use, just made, or somebody else's stays.
+func TestSweep(t *testing.T) {
+	home := sandbox(t)
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	dir := filepath.Join(home, "tree")
+	commits := bells(t, dir)
+	b, err := StartBisection(t.Context(), dir, commits[1], "main", []string{"sub"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-time.Hour)
+	killed, fresh, theirs := filepath.Join(temp, ownPrefix+"1"), filepath.Join(temp, ownPrefix+"2"), filepath.Join(temp, ownPrefix+"3")
+	for _, d := range []string{killed, fresh, theirs} {
+		write(t, filepath.Join(d, ownLock), "")
+	}
+	for _, d := range []string{killed, theirs, b.g.dir} {
+		if err := os.Chtimes(d, old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{b.g.dir, fresh}
+	if os.Getuid() == 0 {
+		if err := os.Chown(theirs, 12345, 12345); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, theirs)
+	}
+	if next, err := StartBisection(t.Context(), dir, commits[1], "main", []string{"sub"}, nil); err != nil || next.Close() != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(filepath.Join(temp, "*"))
+	slices.Sort(left)
+	slices.Sort(want)
+	if err != nil || !slices.Equal(left, want) {
+		t.Errorf("left %v, %v; want %v", left, err, want)
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
