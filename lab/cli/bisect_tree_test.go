@@ -14,7 +14,6 @@ import (
 	"strings"
 	"testing"
 
-	"irqlab/images"
 	"irqlab/lab/bisect"
 	"irqlab/lab/build"
 	"irqlab/lab/build/patch/gitrange"
@@ -117,18 +116,7 @@ func TestBisectTree(t *testing.T) {
 		t.Skip("builds modules and boots virtual machines")
 	}
 	t.Parallel()
-	cache, err := images.OpenCache("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	kernel, err := cache.Kernel(t.Context(), "debian:7.3", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	src, err := build.New(cache, nil).Source(t.Context(), kernel, try.ModuleDir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	src := driverSource(t)
 	const gdma, ethernet, header = try.ModuleDir + "/gdma_main.c", try.ModuleDir + "/mana_en.c", "include/net/mana/gdma.h"
 	// A file that a commit does not have is not taken from the kernel's source.
 	bare := &treeBisect{source: src}
