@@ -328,7 +328,7 @@ const (
 
 // Files are those that a commit has in the paths. key is the same for commits in which they are the same.
 func (b *Bisection) Files(ctx context.Context, commit string) (files map[string][]byte, key string, err error) {
-	list, err := b.g.git(ctx, append([]string{"ls-tree", "-r", "-z", "--long", "--full-tree", commit, "--"}, b.paths...)...)
+	list, err := b.g.git(ctx, append([]string{"ls-tree", "-r", "-z", "--full-tree", commit, "--"}, b.paths...)...)
 	if err != nil {
 		return nil, "", err
 	}
@@ -339,22 +339,35 @@ func (b *Bisection) Files(ctx context.Context, commit string) (files map[string]
 		if !ok {
 			continue
 		}
-		words := strings.Fields(about) // mode, type, name, size
-		if len(words) != 4 || words[1] != "blob" || !strings.HasPrefix(words[0], "100") {
+		words := strings.Fields(about) // mode, type, name
+		if len(words) != 3 || words[1] != "blob" || !strings.HasPrefix(words[0], "100") {
 			return nil, "", &FilesError{foreign.Line(path) + " is no plain file"}
-		}
-		size, err := strconv.Atoi(words[3])
-		if total += size; err != nil || total > maxBytes || len(files) == maxFiles {
-			return nil, "", &FilesError{"it has too much in " + strings.Join(b.paths, " and ")}
 		}
 		text, ok := b.blobs[words[2]]
 		if !ok {
-			if text, err = b.g.git(ctx, "cat-file", "blob", words[2]); err != nil {
+			if text, err = b.blob(ctx, words[2]); err != nil {
 				return nil, "", err
 			}
 			b.blobs[words[2]] = text
 		}
+		if total += len(text); total > maxBytes || len(files) == maxFiles {
+			return nil, "", &FilesError{"it has too much in " + strings.Join(b.paths, " and ")}
+		}
 		files[path] = []byte(text)
 	}
 	return files, list, nil
+}
+
+// blob reads a file's content.
+func (b *Bisection) blob(ctx context.Context, name string) (string, error) {
+	text, err := b.g.git(ctx, "cat-file", "blob", name)
+	if err == nil || ctx.Err() != nil {
+		return text, err
+	}
+	if _, missing := b.g.git(ctx, "cat-file", "-e", name); missing != nil && ctx.Err() == nil {
+		paths := strings.Join(b.paths, " ")
+		return "", fmt.Errorf("%s lacks objects that are needed, as a partial clone does, and nothing is fetched here; there, these do: (git grep -c . %.12[2]s -- %[3]s; git log --patch %.12[2]s..%.12[4]s -- %[3]s) >/dev/null",
+			foreign.Line(b.g.source), b.Good.Name, paths, b.Bad.Name)
+	}
+	return "", err
 }

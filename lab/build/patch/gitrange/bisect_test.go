@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -217,6 +218,40 @@ func TestBisectionFiles(t *testing.T) {
 	}
 	if len(keys) != 2 {
 		t.Error(keys)
+	}
+}
+
+// A partial clone is told to fetch what it lacks, and it helps.
+func TestBisectionOfPartialClone(t *testing.T) {
+	home := sandbox(t)
+	dir, partial := filepath.Join(home, "tree"), filepath.Join(home, "partial")
+	bells(t, dir)
+	for i := range 2 {
+		write(t, filepath.Join(dir, "sub", []string{"still.c", "bell.c"}[i]), "int still;\n")
+		git(t, dir, "add", ".")
+		git(t, dir, "commit", "-q", "-m", "more")
+	}
+	git(t, dir, "config", "uploadpack.allowFilter", "true")
+	git(t, home, "clone", "-q", "--bare", "--filter=blob:none", "file://"+dir, partial)
+	b, err := StartBisection(t.Context(), partial, "main~1", "main", []string{"sub"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	_, _, err = b.Files(t.Context(), b.Bad.Name)
+	if err == nil || !strings.HasPrefix(err.Error(), partial+" lacks objects") {
+		t.Fatal(err)
+	}
+	_, command, _ := strings.Cut(err.Error(), "these do: ")
+	c := exec.Command("sh", "-c", command)
+	c.Dir = partial
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Errorf("%s: %v: %s", command, err, out)
+	}
+	for _, name := range []string{b.Good.Name, b.Bad.Name} {
+		if files, _, err := b.Files(t.Context(), name); err != nil || len(files) != 2 {
+			t.Errorf("%v, %v", files, err)
+		}
 	}
 }
 
