@@ -108,8 +108,8 @@ interrupted: what was judged is shown, and git bisect replay goes on from the
 file of --log.`,
 		Example: `  irqlab bisect --good v7.1 --bad v7.2 --tree ~/linux
   irqlab bisect --good HEAD~20 --kernel debian:7.3 --case 1x4x2
-  irqlab bisect --good v6.16 --bad v6.17 --tree ~/linux.git \
-      --kernel debian:6.17 changed-driver --case neighbour --log bisect.log`,
+  irqlab bisect --good v6.17 --bad v6.18 --tree ~/linux.git \
+      --kernel debian:6.18 changed-driver --case neighbour --log bisect.log`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.validate(); err != nil {
