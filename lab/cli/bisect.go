@@ -50,8 +50,8 @@ func bisectStatus(err error) int {
 func judged(cases []scenarios.Case) error {
 	for _, c := range cases {
 		if !c.Judges() {
-			return fmt.Errorf("%s: case %s would only be observed, which git takes for good: it expects nothing, or a flag took away what it expects (say what makes a commit good with --expect KEY=VALUE, or choose other cases with --case)",
-				bisectFlag, c.Name)
+			return fmt.Errorf("case %s would only be observed, which is taken for good: it expects nothing, or a flag took away what it expects (say what makes a commit good with --expect KEY=VALUE, or choose other cases with --case)",
+				c.Name)
 		}
 	}
 	return nil

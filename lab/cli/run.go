@@ -160,6 +160,7 @@ type runFlags struct {
 	verbose     bool
 	timeline    bool
 	passing     bool // out is to go when the command ends
+	quiet       bool // that a case failed is somebody else's to tell, unless verbose asks for every step
 	given       func(flag string) bool
 }
 
@@ -227,9 +228,13 @@ func (f *runFlags) run(ctx context.Context, cases []scenarios.Case, s Streams) (
 		defer release()
 	}
 	p := newProgress(s.Err)
+	told := s
+	if f.quiet && !f.verbose {
+		told.Err = io.Discard
+	}
 	opts := runner.Options{
 		Cache: cache, QEMU: f.qemu, Accel: f.accel, Start: f.start, Jobs: f.jobs, Timeout: f.timeout, Out: f.out, Keep: f.keep,
-		Progress: p.report, Status: follow(p, s, f.verbose),
+		Progress: p.report, Status: follow(p, told, f.verbose),
 	}
 	results := resultsWriter{path: filepath.Join(f.out, resultsFile)}
 	if f.out != "" {

@@ -123,9 +123,9 @@ or input; 125 it could not be told: the patch does not apply or build, or the la
 
 // again is the command with the flags that decide on what is tried.
 func again(cmd *cobra.Command, args []string) string {
-	words := append([]string{"irqlab", "try"}, args...)
+	words := append([]string{"irqlab", cmd.Name()}, args...)
 	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
-		if !flag.Changed && flag.Name != "kernel" || slices.Contains([]string{"format", "out", "verbose", "keep", "jobs"}, flag.Name) {
+		if !flag.Changed && flag.Name != "kernel" || slices.Contains([]string{"format", "out", "log", "verbose", "keep", "jobs"}, flag.Name) {
 			return
 		}
 		values := []string{flag.Value.String()}

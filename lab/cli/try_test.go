@@ -42,13 +42,9 @@ func behindIncludes(t *testing.T, src *build.Source, path, line string) string {
 	return patch
 }
 
-// A driver that puts all its vectors on one CPU is worse, in the words of the facts; a patch that does not build tells where and why; each form of the verdict says the same. The
-// changes are made here, of the fetched source: no text of the kernel's is in this repository.
-func TestTry(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds a module and boots virtual machines")
-	}
-	t.Parallel()
+// driverSource is the source of the driver of the newest kernel.
+func driverSource(t *testing.T) *build.Source {
+	t.Helper()
 	cache, err := images.OpenCache("")
 	if err != nil {
 		t.Fatal(err)
@@ -61,6 +57,17 @@ func TestTry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return src
+}
+
+// A driver that puts all its vectors on one CPU is worse, in the words of the facts; a patch that does not build tells where and why; each form of the verdict says the same. The
+// changes are made here, of the fetched source: no text of the kernel's is in this repository.
+func TestTry(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds a module and boots virtual machines")
+	}
+	t.Parallel()
+	src := driverSource(t)
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		t.Helper()

@@ -86,12 +86,16 @@ func Touch(paths []string) (t Touched) {
 	return t
 }
 
+// What lies here is built into nothing that boots.
+var (
+	outsideDirs  = []string{"Documentation", "tools/testing", "LICENSES", "samples"}
+	outsideFiles = []string{"MAINTAINERS", "CREDITS", ".mailmap", ".gitignore", "README", "COPYING"}
+)
+
+// OutsidePaths are the folders and files of the kernel's tree of which Outside is true.
+func OutsidePaths() []string { return slices.Concat(outsideDirs, outsideFiles) }
+
 // Outside tells whether a file of the kernel's tree is built into nothing that boots.
 func Outside(path string) bool {
-	for _, dir := range []string{"Documentation/", "tools/testing/", "LICENSES/", "samples/"} {
-		if strings.HasPrefix(path, dir) {
-			return true
-		}
-	}
-	return slices.Contains([]string{"MAINTAINERS", "CREDITS", ".mailmap", ".gitignore", "README", "COPYING"}, path)
+	return slices.Contains(outsideFiles, path) || slices.ContainsFunc(outsideDirs, func(dir string) bool { return strings.HasPrefix(path, dir+"/") })
 }

@@ -52,7 +52,8 @@ func Table(w io.Writer, t Trial) error {
 		for i := range t.Cases {
 			if c := &t.Cases[i]; c.Change != Unchanged {
 				p.gap()
-				p.inFull(t, c)
+				before, after := t.sides()
+				p.inFull(before, after, c)
 			}
 		}
 		p.gap()
@@ -220,9 +221,16 @@ func side(c *result.Case, label, sep string) string {
 	return strings.TrimSuffix(report.Placement(c, o)+sep+failed, sep)
 }
 
+// Sides writes one case for people: what of it is not as it was, and both sides of each vector, under their names.
+func Sides(w io.Writer, before, after string, c *Compared) error {
+	p := &page{width: layout.Columns(w)}
+	p.inFull(before, after, c)
+	_, err := io.WriteString(w, p.String())
+	return err
+}
+
 // inFull is a case that is not as it was: why, and both sides of each vector.
-func (p *page) inFull(t Trial, c *Compared) {
-	before, after := t.sides()
+func (p *page) inFull(before, after string, c *Compared) {
 	p.item("", fmt.Sprintf("%s/%s: %s", c.Scenario, c.Case, c.Change))
 	p.item("  ", machine(c.With))
 	for _, list := range []struct {

@@ -75,27 +75,38 @@ func isDir(path string) bool {
 type repository struct {
 	dir, source string
 	inert       []string // settings that keep the repository's own from running anything
+	own         bool     // dir is a repository that was made here, bare
 	shallow     bool
+	noWorkTree  bool
 }
 
-func (g *repository) read(ctx context.Context, revs string) (patch.Series, error) {
+// open finds out what the folder is.
+func (g *repository) open(ctx context.Context) error {
 	if !isDir(g.dir) {
-		return nil, errors.New("no such folder")
+		return errors.New("no such folder")
 	}
 	if _, err := exec.LookPath("git"); err != nil {
-		return nil, errors.New("git is not installed: install it, or give the patch as a file")
+		return errors.New("git is not installed: install it")
 	}
 	facts, err := g.git(ctx, "rev-parse", "--is-bare-repository", "--is-shallow-repository", "--is-inside-git-dir")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	words := append(strings.Fields(facts), "", "", "")
 	g.shallow = words[1] == "true"
+	g.noWorkTree = words[0] == "true" || words[2] == "true"
+	return nil
+}
+
+func (g *repository) read(ctx context.Context, revs string) (patch.Series, error) {
+	if err := g.open(ctx); err != nil {
+		return nil, err
+	}
 	if err := g.disarm(ctx); err != nil {
 		return nil, err
 	}
 	if revs == "" {
-		if words[0] == "true" || words[2] == "true" {
+		if g.noWorkTree {
 			return nil, errors.New("a repository without a work tree has no changes that are not committed: name commits, as in git:DIR@A..B")
 		}
 		return g.uncommitted(ctx)
@@ -244,6 +255,9 @@ func (g *repository) commit(ctx context.Context, rev string) (string, error) {
 // command is git with all that a repository could make it run switched off.
 func (g *repository) command(ctx context.Context, args ...string) *exec.Cmd {
 	all := []string{"-C", g.dir, "--no-pager", "--no-optional-locks", "--no-replace-objects"}
+	if g.own {
+		all = append(all, "--git-dir="+g.dir) // a user may have forbidden git to find bare ones
+	}
 	for _, s := range []string{"core.hooksPath=/dev/null", "core.fsmonitor=false", "core.attributesFile=/dev/null", "core.quotePath=true", "core.pager=cat",
 		"protocol.allow=never", "log.showSignature=false", "diff.noprefix=false", "diff.mnemonicPrefix=false", "diff.external=", "format.useAutoBase=false",
 		"format.outputDirectory=", "submodule.recurse=false", "diff.wordRegex=", "core.untrackedCache=false"} {
