@@ -53,7 +53,7 @@ var holdWords = []struct{ word, form, text string }{
 	{wordShell, wordShell, "a terminal in the guest; leave it to come back here"},
 	{wordSave, "save FILE.yaml", "what you did so far as a scenario, for irqlab run FILE.yaml; --force after the name writes over a file that is there"},
 	{wordHelp, "help [STEP]", "this, or what one step does and how it is written"},
-	{wordQuit, wordQuit, "end the VM; what is held is let go before"},
+	{wordQuit, wordQuit, "end the VM; what is held is let go before. Ctrl-C ends it, too, with status 130"},
 }
 
 const holdHelp = `What you type is a step of the scenario language (irqlab list steps), such as
@@ -233,12 +233,61 @@ func (h *holdSession) tell(step scenarios.Step, done <-chan outcome) {
 	}
 }
 
+// hurry says how long the device can stand at a step.
+func (h *holdSession) hurry(step string) string {
+	kind, _, _ := strings.Cut(step, ":")
+	if h.driver != scenarios.DriverMana || kind != "request" && kind != "response" {
+		return ""
+	}
+	return " " + driverPatience + "."
+}
+
 // stood is told when the device has come to a hold.
 func (h *holdSession) stood(name string) {
 	if h.led.Load() && !h.leaving.Load() && name != h.first {
 		h.say("the device stands at " + name + "\n")
 	}
 }
+
+// ifUnknown names the rules there are, where one was asked for that there is not.
+func (h *holdSession) ifUnknown(err error) string {
+	if !errors.Is(err, inject.ErrUnknown) {
+		return ""
+	}
+	var names []string
+	for _, r := range h.se.Rules() {
+		names = append(names, r.Name)
+	}
+	return "; there are: " + strings.Join(names, ", ")
+}
+
+// watchEvery is how often it is looked whether a hold has ended by itself.
+const watchEvery = 500 * time.Millisecond
+
+// watch tells of each hold that a reset of the device has ended, until ctx is done.
+func (h *holdSession) watch(ctx context.Context) {
+	told := map[string]bool{}
+	for {
+		for _, r := range h.se.Rules() {
+			if r.Dropped && !r.Released && !told[r.Name] && !h.leaving.Load() {
+				told[r.Name] = true
+				h.say(droppedText(r.Name))
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(watchEvery):
+		}
+	}
+}
+
+func droppedText(name string) string {
+	return "the device no longer stands at " + name + ": a reset has dropped what was held. " + driverPatience + "; hold it anew to stand there again\n"
+}
+
+// driverPatience is the MANA driver's, on all kernels: a request that nobody answers ends after 30 s, and what follows is a reset.
+const driverPatience = "The driver gives up on a request after 30 s without an answer"
 
 // plainStep is a step's error without the place of the step, which a person has just typed.
 func plainStep(err error) string {
@@ -298,7 +347,7 @@ func (h *holdSession) loop(ctx context.Context) error {
 			if err := h.command(ctx, word, rest, line); context.Cause(ctx) != nil {
 				return context.Cause(ctx)
 			} else if err != nil {
-				h.say(about(word, plainStep(err)) + "\n")
+				h.say(about(word, plainStep(err)) + h.ifUnknown(err) + "\n")
 			}
 		}
 	}
@@ -520,7 +569,11 @@ func (h *holdSession) shell(ctx context.Context) error {
 	}
 	defer client.Close()
 	h.say("a shell in the guest; exit comes back here\n")
-	err = session(ctx, client, h.s, "")
+	s := h.s
+	if t, ok := h.lines.(*typed); ok {
+		s.In = t.tty
+	}
+	err = session(ctx, client, s, "")
 	var exit *exitError
 	if errors.As(err, &exit) && exit.err == nil {
 		h.say(fmt.Sprintf("the shell has ended with status %d\n", exit.status)) // its own

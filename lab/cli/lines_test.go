@@ -1,13 +1,16 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/creack/pty"
+	"golang.org/x/term"
 )
 
 // At a terminal Ctrl-C is told from the end of the input, and neither leaves it raw or the next line behind the prompt.
@@ -65,5 +68,42 @@ func TestTypedLines(t *testing.T) {
 		if err != nil || !strings.HasSuffix(string(text), "\r\n") {
 			t.Errorf("%q: the screen shows %q, %v", tc.keys, text, err)
 		}
+	}
+}
+
+// What is typed after a reader has gone is the next one's, though the read under way was begun by the first.
+func TestKeyboardTurns(t *testing.T) {
+	keys, tty, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer keys.Close()
+	defer tty.Close()
+	if _, err := term.MakeRaw(int(tty.Fd())); err != nil {
+		t.Fatal(err)
+	}
+	k := &keyboard{File: tty}
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() {
+		_, err := k.until(ctx).Read(make([]byte, 10))
+		gone <- err
+	}()
+	for begun := false; !begun; { // its read is under way
+		if begun = !k.mu.TryLock(); !begun {
+			k.mu.Unlock()
+			time.Sleep(time.Millisecond)
+		}
+	}
+	cancel()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := keys.WriteString("status\r"); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 7)
+	if _, err := io.ReadFull(k.until(t.Context()), got); err != nil || string(got) != "status\r" {
+		t.Errorf("%q, %v", got, err)
 	}
 }

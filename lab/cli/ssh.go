@@ -151,7 +151,13 @@ func session(ctx context.Context, client *ssh.Client, s Streams, command string)
 	out := &checkedWriter{Writer: s.Out, failed: func() { client.Close() }} // nobody reads: the command's output would stand still, and it with it
 	sess.Stdin, sess.Stdout, sess.Stderr = s.In, out, s.Err
 
-	if in, ok := s.In.(*os.File); ok && command == "" && isTerminal(in) {
+	in, _ := s.In.(*os.File)
+	if k, ok := s.In.(*keyboard); ok { // which somebody else reads afterwards
+		turn, end := context.WithCancel(ctx)
+		defer end()
+		in, sess.Stdin = k.File, k.until(turn)
+	}
+	if in != nil && command == "" && isTerminal(in) {
 		restore, err := terminal(ctx, sess, in)
 		if err != nil {
 			return &exitError{ExitError, err}
