@@ -120,7 +120,7 @@ func TestShellHold(t *testing.T) {
 			case len(rows) == len(o.Vectors):
 			case len(f) > 5 && f[0] == "vector":
 				header = f
-			case len(f) == len(header) && (f[1] == result.RoleHWC || f[1] == result.RoleQueue):
+			case len(header) > 0 && len(f) >= len(header) && (f[1] == result.RoleHWC || f[1] == result.RoleQueue):
 				rows[f[0]] = map[string]string{}
 				for i, name := range header {
 					rows[f[0]][name] = f[i]
