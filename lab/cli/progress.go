@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -174,7 +175,8 @@ func (p *progress) draw() {
 		if p.total > 0 {
 			far = fmt.Sprintf(": %d%%", 100*p.done/p.total)
 		}
-		fmt.Fprintln(p.w, layout.Snip(p.text(), layout.Columns(p.w)-layout.Width(far))+far)
+		text := strings.TrimSuffix(layout.Snip(p.text(), layout.Columns(p.w)-layout.Width(far)), "…")
+		fmt.Fprintln(p.w, text+far)
 	}
 }
 

@@ -84,7 +84,11 @@ func (p *page) caseInFull(c *result.Case) {
 	if c.Strategy != "" {
 		what += ", strategy " + foreign.Line(c.Strategy)
 	}
-	if c.Branch != "" && c.Branch != c.Strategy {
+	switch c.Branch {
+	case "", c.Strategy:
+	case result.BranchUnknown:
+		what += " (its masks are no strategy's)"
+	default:
 		what += " (took: " + foreign.Line(c.Branch) + ")"
 	}
 	node := "no node"

@@ -590,7 +590,7 @@ func driverBranch(topo agentapi.Topology, node int, vectors []result.Vector) str
 		}
 	}
 	if took == nil {
-		return "unknown"
+		return result.BranchUnknown
 	}
 	return strings.Join(took, " or ")
 }

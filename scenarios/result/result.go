@@ -85,6 +85,9 @@ type Case struct {
 	Artifacts    Artifacts     `json:"artifacts"`
 }
 
+// BranchUnknown is the branch of a driver whose masks are not those of any strategy, as after CPUs have left.
+const BranchUnknown = "unknown"
+
 // Evidence is what the lab and the device did last before what made a case fail.
 type Evidence struct {
 	Until   float64  `json:"until"`             // when it failed, or was last observed: seconds since the case began, the timeline's clock
