@@ -18,7 +18,7 @@ const (
 	maxCPUColumns = 16 // with more CPUs, interrupt counts share a column
 	maxListLength = 24 // a longer list of idle or clustered CPUs is counted instead
 	maxPlacement  = 48 // a longer list of queues' CPUs is shortened
-	briefLines    = 2  // of a reason, in a summary
+	briefLines    = 4  // of a reason, in a summary
 )
 
 // FileColumns is the width of a report that goes into a file: it does not depend on the terminal that it was made in.
