@@ -15,7 +15,7 @@ import (
 // traceInject is a rule at work on the timeline.
 var traceInject = trace.NewKind("inject")
 
-// Errors of Release, AwaitHeld and End.
+// Errors of Release, AwaitHeld, AwaitLetGo and End.
 var (
 	ErrUnknown  = errors.New("there is no such rule")
 	ErrNotHeld  = errors.New("nothing is held")
@@ -236,35 +236,58 @@ func (c *Controller) apply(p Point) (h *Hit) {
 
 // AwaitHeld waits until a rule holds something. Its error says how far the device got.
 func (c *Controller) AwaitHeld(ctx context.Context, name string) error {
+	start := time.Now()
+	return c.await(ctx, name, func(r *rule) (bool, error) {
+		switch {
+		case len(r.parked) > 0 && r.Action == Hold:
+			return true, nil
+		case r.Action != Hold:
+			return false, fmt.Errorf("%w: its action is %s", ErrNotHeld, r.Action)
+		case r.over() && r.dropped:
+			return false, ErrDropped
+		case r.over() && r.released:
+			return false, ErrReleased
+		case r.removed:
+			return false, fmt.Errorf("%w: it was taken out of force", ErrNotHeld)
+		case ctx.Err() != nil:
+			return false, fmt.Errorf("hold at %s (occurrence %d) not reached in %s, %d passed: %w; %s",
+				r.Step, r.Nth, time.Since(start).Round(time.Millisecond), r.seen, ctx.Err(), c.progress())
+		}
+		return false, nil
+	})
+}
+
+// AwaitLetGo waits until a rule no longer holds anything. Its error is ErrDropped if that was a reset's doing.
+func (c *Controller) AwaitLetGo(ctx context.Context, name string) error {
+	return c.await(ctx, name, func(r *rule) (bool, error) {
+		switch {
+		case len(r.parked) > 0:
+			return false, ctx.Err()
+		case r.dropped && !r.released:
+			return false, ErrDropped
+		}
+		return true, nil
+	})
+}
+
+// await looks at a rule, with mu held, whenever one's state has changed, until look is done or ctx is, which is look's to tell.
+func (c *Controller) await(ctx context.Context, name string, look func(*rule) (done bool, err error)) error {
 	if c == nil {
 		return fmt.Errorf("rule %q: %w", name, ErrUnknown)
 	}
-	start := time.Now()
 	for {
 		c.mu.Lock()
 		r, changed := c.rule(name), c.changed
-		var err error
-		switch {
-		case r == nil:
-			err = ErrUnknown
-		case len(r.parked) > 0 && r.Action == Hold:
-			c.mu.Unlock()
-			return nil
-		case r.Action != Hold:
-			err = fmt.Errorf("%w: its action is %s", ErrNotHeld, r.Action)
-		case r.over() && r.dropped:
-			err = ErrDropped
-		case r.over() && r.released:
-			err = ErrReleased
-		case r.removed:
-			err = fmt.Errorf("%w: it was taken out of force", ErrNotHeld)
-		case ctx.Err() != nil:
-			err = fmt.Errorf("hold at %s (occurrence %d) not reached in %s, %d passed: %w; %s",
-				r.Step, r.Nth, time.Since(start).Round(time.Millisecond), r.seen, ctx.Err(), c.progress())
+		done, err := false, ErrUnknown
+		if r != nil {
+			done, err = look(r)
 		}
 		c.mu.Unlock()
-		if err != nil {
+		switch {
+		case err != nil:
 			return fmt.Errorf("rule %q: %w", name, err)
+		case done:
+			return nil
 		}
 		select {
 		case <-changed:

@@ -222,8 +222,13 @@ func TestHoldAndRelease(t *testing.T) {
 	if n := d.c.Count("event:test"); n != 2 { // the third waits behind: it has not come to its step
 		t.Errorf("%d test events", n)
 	}
+	ended := make(chan error)
+	go func() { ended <- d.c.AwaitLetGo(ctx, "h") }()
 	if err := d.c.Release("h"); err != nil {
 		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 	if got := d.did(); !slices.Equal(got, []uint32{1, 2, 3, 4}) {
 		t.Errorf("done: %v", got)
@@ -257,7 +262,15 @@ func TestResetDropsWhatIsHeld(t *testing.T) {
 	d.c.Attach(rec)
 	d.event(1, 64)
 	d.event(2, 133)
+	over, end := context.WithCancel(t.Context())
+	end()
+	if err := d.c.AwaitLetGo(over, "h"); !errors.Is(err, context.Canceled) {
+		t.Errorf("it is held still: %v", err)
+	}
 	d.reset()
+	if err := d.c.AwaitLetGo(over, "h"); !errors.Is(err, inject.ErrDropped) {
+		t.Error(err)
+	}
 	d.event(3, 133)
 	d.reset()
 	if err := d.c.Release("h"); !errors.Is(err, inject.ErrDropped) {

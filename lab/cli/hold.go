@@ -242,9 +242,13 @@ func (h *holdSession) hurry(step string) string {
 	return " " + driverPatience + "."
 }
 
-// stood is told when the device has come to a hold.
-func (h *holdSession) stood(name string) {
-	if h.led.Load() && !h.leaving.Load() && name != h.first {
+// stood is told when the device has come to a hold, or a reset has dropped what was held there.
+func (h *holdSession) stood(name string, dropped bool) {
+	switch {
+	case !h.led.Load() || h.leaving.Load():
+	case dropped:
+		h.say("the device no longer stands at " + name + ": a reset has dropped what was held. " + driverPatience + "; hold it anew to stand there again\n")
+	case name != h.first:
 		h.say("the device stands at " + name + "\n")
 	}
 }
@@ -259,31 +263,6 @@ func (h *holdSession) ifUnknown(err error) string {
 		names = append(names, r.Name)
 	}
 	return "; there are: " + strings.Join(names, ", ")
-}
-
-// watchEvery is how often it is looked whether a hold has ended by itself.
-const watchEvery = 500 * time.Millisecond
-
-// watch tells of each hold that a reset of the device has ended, until ctx is done.
-func (h *holdSession) watch(ctx context.Context) {
-	told := map[string]bool{}
-	for {
-		for _, r := range h.se.Rules() {
-			if r.Dropped && !r.Released && !told[r.Name] && !h.leaving.Load() {
-				told[r.Name] = true
-				h.say(droppedText(r.Name))
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(watchEvery):
-		}
-	}
-}
-
-func droppedText(name string) string {
-	return "the device no longer stands at " + name + ": a reset has dropped what was held. " + driverPatience + "; hold it anew to stand there again\n"
 }
 
 // driverPatience is the MANA driver's, on all kernels: a request that nobody answers ends after 30 s, and what follows is a reset.

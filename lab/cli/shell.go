@@ -154,10 +154,7 @@ func (h *holdSession) run(ctx context.Context, c *scenarios.Case, o runner.Optio
 		err = &exitError{ExitError, err}
 	} else {
 		h.say(fmt.Sprintf("kernel %s: %s has come to %s, and the device stands still. help tells what you can do.%s\n", foreign.Line(se.VM().Kernel.Release), trigger, hold.Rule.Step, h.hurry(hold.Rule.Step)))
-		watched, enough := context.WithCancel(ctx)
-		go h.watch(watched)
 		err = h.loop(ctx)
-		enough()
 	}
 	h.leaving.Store(true)
 	if out == "" {

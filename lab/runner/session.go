@@ -29,7 +29,7 @@ type Session struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
 	running sync.WaitGroup
-	held    func(name string)
+	held    func(name string, dropped bool)
 
 	mu     sync.Mutex
 	closed bool // no step begins any more
@@ -39,8 +39,9 @@ type Session struct {
 
 var errSessionEnded = errors.New("the session has ended")
 
-// Open starts the VM of a case and attaches its functions. The case's own steps are left out. held, which may be nil, is told each time that the device comes to stand at a hold.
-func Open(ctx context.Context, c *scenarios.Case, o Options, held func(name string)) (*Session, error) {
+// Open starts the VM of a case and attaches its functions. The case's own steps are left out. held, which may be nil, is told each time that the device comes to stand at a hold,
+// and once more, with dropped, if a reset ends that.
+func Open(ctx context.Context, c *scenarios.Case, o Options, held func(name string, dropped bool)) (*Session, error) {
 	led := *c
 	led.Steps = []scenarios.Step{} // some, unlike none: they are recorded
 	kept := 0
@@ -142,7 +143,7 @@ func (s *Session) leave(n int, err error) {
 	}
 }
 
-// watch takes down when the device comes to stand at a hold.
+// watch takes down when the device comes to stand at a hold, and tells of that and of its end.
 func (s *Session) watch(name string) {
 	if s.e.inject.AwaitHeld(s.ctx, name) != nil {
 		return
@@ -150,8 +151,12 @@ func (s *Session) watch(name string) {
 	s.mu.Lock()
 	s.stood(name)
 	s.mu.Unlock()
-	if s.held != nil {
-		s.held(name)
+	if s.held == nil {
+		return
+	}
+	s.held(name, false)
+	if errors.Is(s.e.inject.AwaitLetGo(s.ctx, name), inject.ErrDropped) {
+		s.held(name, true)
 	}
 }
 
