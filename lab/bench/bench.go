@@ -91,7 +91,7 @@ func summarize(m Measure) Measure {
 // ratios are those a reader asks for first, as far as both sides were measured.
 func ratios(measures []Measure) []Ratio {
 	var out []Ratio
-	for _, r := range [][2]string{{WarmVFIO, BareDefault}, {WarmMana, BareDefault}, {WarmVFIO, BareTuned}, {ColdBoot, BareTuned}, {Fork, ColdBoot}} {
+	for _, r := range [][2]string{{WarmVFIO, BareDefault}, {WarmMana, BareDefault}, {WarmVFIO, BareTuned}, {ColdBoot, BareTuned}, {Fork, ColdBoot}, {Try, ModuleAndBoot}, {TryOne, ModuleAndBoot}} {
 		of, to := find(measures, r[0]), find(measures, r[1])
 		if of != nil && to != nil && to.Median > 0 {
 			out = append(out, Ratio{r[0], r[1], of.Median / to.Median})
@@ -128,6 +128,10 @@ const (
 	RegisterRead   = "register-read"
 	AgentRoundTrip = "agent-round-trip"
 	FireToCounted  = "fire-to-counted"
+	ModuleBuild    = "module-build"
+	ModuleAndBoot  = "module-and-boot"
+	Try            = "try"
+	TryOne         = "try-one"
 )
 
 // Shapes beside the default one.
@@ -169,6 +173,12 @@ func groups() []group {
 			{Name: HWCDevice, Unit: "us", What: "the device's share of it: from the request to its answer"},
 		}, 0, takeHWC},
 		{[]Measure{{Name: Throughput, Unit: "cases/min", What: "irqlab run of a matrix of warm cases, driver vfio, with --jobs 2"}}, 1, takeMatrix},
+		{[]Measure{
+			{Name: ModuleBuild, Unit: "s", What: "the driver's module built for this kernel with nothing to start from, all else there"},
+			{Name: ModuleAndBoot, Unit: "s", What: "the same and a bare boot, where a placement could be looked at by hand"},
+			{Name: Try, Unit: "s", What: "irqlab try of a patch that was not tried before: built, and both sides of the usual cases run"},
+			{Name: TryOne, Unit: "s", What: "the same with one case"},
+		}, 0, takeTries},
 		{[]Measure{{Name: Warm16, Unit: "s", What: "irqlab run of one warm case, driver vfio, 16 vCPUs (" + shape16 + "), 17 vectors, as run-vfio"}}, 0, takeRun(Warm16, shape16, 17)},
 		{[]Measure{{Name: Snapshot128, Unit: "s", What: "as snapshot, 128 vCPUs (" + shape128 + ")"}}, 1, takeSnapshot(Snapshot128, shape128)},
 		{[]Measure{{Name: Warm128, Unit: "s", What: "as run-vfio-16, 128 vCPUs, 65 vectors"}}, 0, takeRun(Warm128, shape128, 65)},

@@ -73,11 +73,20 @@ func (b *bench) irqlab(ctx context.Context, scenario string, flags ...string) (f
 	if err := os.WriteFile(file, []byte(scenario), 0o600); err != nil {
 		return 0, rep, err
 	}
-	args := append(slices.Clone(b.Command[1:]), "run", file, "--format", "json", "--start", lab.StartWarm, "--kernel", b.Kernel, "--accel", string(b.accel))
+	took, out, err := b.command(ctx, append([]string{"run", file, "--format", "json", "--start", lab.StartWarm, "--kernel", b.Kernel}, flags...)...)
+	if err == nil {
+		err = json.Unmarshal(out, &rep)
+	}
+	return took, rep, err
+}
+
+// command runs the irqlab command and returns the seconds it took, from outside, and what it wrote.
+func (b *bench) command(ctx context.Context, args ...string) (float64, []byte, error) {
+	args = slices.Concat(b.Command[1:], args, []string{"--accel", string(b.accel)})
 	if b.Options.QEMU != "" {
 		args = append(args, "--qemu", b.Options.QEMU)
 	}
-	cmd := exec.CommandContext(ctx, b.Command[0], append(args, flags...)...)
+	cmd := exec.CommandContext(ctx, b.Command[0], args...)
 	cmd.Env = append(os.Environ(), "IRQLAB_CACHE="+b.Cache.Dir())
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) } // it cleans up
 	cmd.WaitDelay = linkTime
@@ -86,13 +95,10 @@ func (b *bench) irqlab(ctx context.Context, scenario string, flags ...string) (f
 	start := time.Now()
 	err := runOwned(cmd, syscall.SIGINT)
 	took := time.Since(start).Seconds()
-	if err == nil {
-		err = json.Unmarshal(out.Bytes(), &rep)
-	}
 	if err != nil {
-		return 0, rep, fmt.Errorf("%s: %w\n%s%s", strings.Join(cmd.Args, " "), err, errs.Bytes(), out.Bytes())
+		return 0, nil, fmt.Errorf("%s: %w\n%s%s", strings.Join(cmd.Args, " "), err, errs.Bytes(), out.Bytes())
 	}
-	return took, rep, nil
+	return took, out.Bytes(), nil
 }
 
 func (b *bench) config(start string) lab.Config {

@@ -89,6 +89,21 @@ func (s *Source) really(changed map[string][]byte) map[string][]byte {
 	return out
 }
 
+// Scratch builds the module past the cache and with nothing to start from, into a new directory: what it takes anybody else.
+func (b *Builder) Scratch(ctx context.Context, src *Source, changed map[string][]byte, dir string) error {
+	root, release, err := b.hold(ctx, toolchainKind, src.parts.Toolchain)
+	if err != nil {
+		return err
+	}
+	defer release()
+	headers, release, err := b.hold(ctx, headersKind, src.parts.Headers)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return (&job{b: b, src: src, root: root, headers: headers}).make(ctx, dir, changed, "")
+}
+
 // job is the building of one or more variants of a module.
 type job struct {
 	b             *Builder
