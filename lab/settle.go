@@ -68,7 +68,7 @@ func (f *Function) Settle(ctx context.Context, a *Agent, vectors []agentapi.Vect
 		}
 		after, err := a.Await(ctx, seen, settleRound)
 		if err == nil {
-			err = out()
+			err = out(ctx)
 		}
 		if err != nil {
 			return seen, AsLost(err)
@@ -83,8 +83,8 @@ func (f *Function) Settle(ctx context.Context, a *Agent, vectors []agentapi.Vect
 }
 
 // Volley fires vectors. Once the guest has handled an interrupt of each, out says whether those were the ones fired: the device signals by itself, too, and a rule may have
-// kept ours back. It is a *LostError if so.
-func (f *Function) Volley(vectors []agentapi.Vector) (out func() error, _ error) {
+// kept ours back. It is a *LostError if so. A rule that still holds one is waited for: it may be letting go just now.
+func (f *Function) Volley(vectors []agentapi.Vector) (out func(context.Context) error, _ error) {
 	before := map[int]uint64{}
 	for _, v := range vectors {
 		before[v.Index] = f.PCI.Fired(v.Index)
@@ -92,8 +92,16 @@ func (f *Function) Volley(vectors []agentapi.Vector) (out func() error, _ error)
 			return nil, fmt.Errorf("vector %d: %w", v.Index, err)
 		}
 	}
-	return func() error {
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, settleRound)
+		defer cancel()
 		for _, v := range vectors {
+			for f.PCI.Holds(v.Index) && ctx.Err() == nil {
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Millisecond):
+				}
+			}
 			if f.PCI.Fired(v.Index) == before[v.Index] {
 				return &LostError{fmt.Errorf("vector %d: the interrupt was kept from being fired; what the guest handled meanwhile the device signalled by itself", v.Index)}
 			}

@@ -1,11 +1,16 @@
 package lab
 
 import (
+	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"irqlab/devmodel/inject"
+	"irqlab/devmodel/pcifn"
 	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/cpulist"
 )
@@ -90,4 +95,51 @@ func parse(t *testing.T, s string) cpulist.List {
 		t.Fatal(err)
 	}
 	return l
+}
+
+// still is a behaviour of a device that does nothing.
+type still struct{}
+
+func (still) Attach(pcifn.Bus)        {}
+func (still) ReadBAR(uint64, []byte)  {}
+func (still) WriteBAR(uint64, []byte) {}
+func (still) Reset(pcifn.ResetKind)   {}
+
+// What a rule lets go at this very moment was not kept from being fired; what it dropped was, and what a reset dropped.
+func TestVolley(t *testing.T) {
+	rules := inject.New()
+	cfg := pcifn.DefaultConfig()
+	cfg.Inject = rules
+	pci, err := pcifn.New(cfg, still{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &Function{PCI: pci}
+	volley := func(rule inject.Rule, meanwhile func()) error {
+		t.Helper()
+		if err := rules.Add(rule); err != nil {
+			t.Fatal(err)
+		}
+		out, err := f.Volley([]agentapi.Vector{{Index: 0}, {Index: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ended sync.WaitGroup
+		ended.Go(meanwhile)
+		defer ended.Wait()
+		return out(t.Context())
+	}
+	for i := range 1000 {
+		name := fmt.Sprint("h", i)
+		if err := volley(inject.Rule{Name: name, Step: "vector:1", Action: inject.Hold}, func() { _ = rules.End(name) }); err != nil {
+			t.Fatalf("round %d: %v", i, err)
+		}
+	}
+	var lost *LostError
+	if err := volley(inject.Rule{Name: "drop", Step: "vector:1", Action: inject.Drop}, func() {}); !errors.As(err, &lost) {
+		t.Errorf("dropped by a rule: %v", err)
+	}
+	if err := volley(inject.Rule{Name: "reset", Step: "vector:1", Action: inject.Hold}, pci.Reset); !errors.As(err, &lost) {
+		t.Errorf("dropped by a reset: %v", err)
+	}
 }

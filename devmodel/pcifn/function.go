@@ -108,6 +108,7 @@ type Function struct {
 	mu     sync.Mutex // everything below, and calls of the behaviour: a held write goes on on another goroutine than the one that answers the client
 	config *configSpace
 	bay    inject.Bay
+	held   map[int]int // firings by vector that wait for a rule
 	// Writes stay in order, as on a bus: behind one that is held the later ones of its region wait. Reads do not.
 	configWrites, barWrites inject.Lane
 }
@@ -124,7 +125,7 @@ func New(cfg Config, b Behaviour) (*Function, error) {
 	}
 	f := &Function{
 		cfg: cfg, behaviour: b, rec: cfg.Trace, msix: layoutMSIX(cfg.Vectors),
-		vectors: vfiouser.NewInterrupts(cfg.Vectors, cfg.Trace), fired: make([]atomic.Uint64, cfg.Vectors), memory: vfiouser.NewMemory(cfg.Trace),
+		vectors: vfiouser.NewInterrupts(cfg.Vectors, cfg.Trace), fired: make([]atomic.Uint64, cfg.Vectors), held: map[int]int{}, memory: vfiouser.NewMemory(cfg.Trace),
 	}
 	f.config = newConfigSpace(&f.cfg, f.msix)
 	f.bay.Lock = &f.mu
@@ -151,11 +152,22 @@ func (f *Function) Fire(vector int) error {
 	if h.Waits() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.bay.Park(h, nil, func() { f.raise(h, vector) }, nil)
+		f.held[vector]++
+		f.bay.Park(h, nil, func() {
+			f.held[vector]--
+			f.raise(h, vector)
+		}, nil)
 		return nil
 	}
 	f.raise(h, vector)
 	return nil
+}
+
+// Holds tells whether what Fire was to signal still waits for a rule to let it go.
+func (f *Function) Holds(vector int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.held[vector] > 0
 }
 
 // Fired is how often Fire has signalled a vector: not where a rule dropped it, or still holds it. What the device signals by itself does not count.
@@ -364,6 +376,7 @@ func (f *Function) ClientGone() {
 func (f *Function) reset(kind ResetKind) {
 	f.rec.Note(TraceReset, kind.String(), uint64(kind))
 	f.bay.Clear(f.cfg.Inject)
+	clear(f.held)
 	f.configWrites, f.barWrites = inject.Lane{}, inject.Lane{}
 	f.memory.SetEnabled(false)
 	f.config.reset(kind == ResetFLR)

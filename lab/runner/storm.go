@@ -69,7 +69,7 @@ func (v *volley) round(ctx context.Context) error {
 	}
 	seen, err := v.s.vm.Agent.AwaitTotals(ctx, v.above, handleTime)
 	if err == nil {
-		err = out()
+		err = out(ctx)
 	}
 	if err != nil {
 		return lab.AsLost(err)
