@@ -34,7 +34,8 @@ type Session struct {
 	mu     sync.Mutex
 	closed bool // no step begins any more
 	record recording.Recording
-	moment int // the last one of the record
+	moment int              // the last one of the record
+	before []map[string]int // by entry: how often each rule had been applied when it began
 }
 
 var errSessionEnded = errors.New("the session has ended")
@@ -112,6 +113,7 @@ func (s *Session) enter(step *scenarios.Step) (int, bool) {
 	}
 	s.running.Add(1)
 	n := len(s.record.Entries)
+	s.before = append(s.before, hits(rules))
 	step.At = strconv.Itoa(n)
 	s.moment++
 	s.record.Entries = append(s.record.Entries, recording.Entry{Step: *step, Began: s.moment, After: time.Since(s.s.began), Before: device})
@@ -121,14 +123,18 @@ func (s *Session) enter(step *scenarios.Step) (int, bool) {
 // leave ends a step in the record.
 func (s *Session) leave(n int, err error) {
 	device := s.device()
+	during := hits(s.Rules())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed { // which has ended it
 		return
 	}
 	s.moment++
+	for name, was := range s.before[n] {
+		during[name] -= was
+	}
 	e := &s.record.Entries[n]
-	e.Ended, e.Left = s.moment, device
+	e.Ended, e.Left, e.Hits = s.moment, device, during
 	var step *StepError
 	switch {
 	case err == nil && e.Step.Verb == scenarios.VerbObserve:
@@ -168,6 +174,15 @@ func (s *Session) stood(name string) {
 	}
 }
 
+// hits is how often each rule was applied.
+func hits(rules []inject.RuleState) map[string]int {
+	n := map[string]int{}
+	for _, r := range rules {
+		n[r.Name] = r.Hits
+	}
+	return n
+}
+
 // device is how far the device has got in what a driver does by itself.
 func (s *Session) device() recording.Device {
 	count := s.e.inject.Count
@@ -183,9 +198,8 @@ func (s *Session) Scenario(name string, remarks ...string) (file []byte, leftOut
 	r := s.record
 	r.Entries, r.Held = slices.Clone(r.Entries), slices.Clone(r.Held)
 	s.mu.Unlock()
-	r.Reached = map[string]bool{}
+	r.Hits = hits(rules)
 	for _, rule := range rules {
-		r.Reached[rule.Name] = rule.Hits > 0
 		if rule.Held {
 			r.Standing = append(r.Standing, rule.Name)
 		}

@@ -21,7 +21,7 @@ type Recording struct {
 	Case     scenarios.Case // whose machine it is
 	Entries  []Entry        // in the order they began
 	Held     []Held
-	Reached  map[string]bool // rules that were applied at least once, by name
+	Hits     map[string]int // how often each rule was applied, by name
 	Standing []string        // holds that hold the device now
 }
 
@@ -34,8 +34,9 @@ type Entry struct {
 	Refused string        // the words of the guest's kernel or the lab that refused it; "": nobody did
 	Failed  string        // why it came to nothing otherwise; "": it did not
 	Saw     *result.Observation
-	Before  Device // when it began
-	Left    Device // when it ended
+	Hits    map[string]int // how often each rule was applied meanwhile, by name
+	Before  Device         // when it began
+	Left    Device         // when it ended
 }
 
 // Held is the moment when the device came to stand at a hold.
@@ -207,15 +208,24 @@ func (r *Recording) entries() []entry {
 			x.out = firstLine(e.Refused)
 		case e.Refused != "":
 			x.Step.Refused = refusedWords(e.Refused)
-		case e.Step.Rule != nil && !r.Reached[e.Step.Rule.Name]:
+		case e.Step.Rule != nil && r.Hits[e.Step.Rule.Name] == 0:
 			x.out = "the device never came to " + e.Step.Rule.Step
 		}
 		out = append(out, x)
+	}
+	lost := r.lost(out)
+	for i := range out {
+		if s := &out[i].Step; out[i].out == "" && lost[ruleOf(s)] {
+			out[i].out = "the device came to it in a step that is left out"
+		}
 	}
 	for _, h := range r.Held {
 		last = max(last, h.At)
 	}
 	for _, name := range r.Standing {
+		if lost[name] {
+			continue
+		}
 		x := entry{Entry: Entry{Step: scenarios.Step{Verb: scenarios.VerbRelease, Release: name}, Began: last + 1, Ended: last + 2}}
 		if n := len(out); n > 0 {
 			x.After, x.Before, x.Left = out[n-1].After, out[n-1].Left, out[n-1].Left
@@ -224,6 +234,34 @@ func (r *Recording) entries() []entry {
 		out = append(out, x)
 	}
 	return out
+}
+
+// lost are the rules that were applied in steps that are left out, and in no other: nobody comes to them when the rest is done again.
+func (r *Recording) lost(all []entry) map[string]bool {
+	lost := map[string]bool{}
+	for name, hits := range r.Hits {
+		var out, kept int
+		for _, e := range all {
+			if e.out != "" {
+				out += e.Hits[name]
+			} else {
+				kept += e.Hits[name]
+			}
+		}
+		lost[name] = hits > 0 && kept == 0 && out >= hits
+	}
+	return lost
+}
+
+// ruleOf is the rule that a step is about, "" if it is about none.
+func ruleOf(s *scenarios.Step) string {
+	switch {
+	case s.Rule != nil:
+		return s.Rule.Name
+	case s.WaitFor != nil:
+		return s.WaitFor.Held
+	}
+	return cmp.Or(s.Release, s.End)
 }
 
 // refusedWords is an expression for the words of a refusal that are the same each time: the last thing that was said.
@@ -306,7 +344,7 @@ func (r *Recording) waits(all []entry, e *entry, waited map[string]bool, before 
 	for _, h := range r.Held {
 		if h.At < e.Began && !waited[h.Name] {
 			waited[h.Name] = true
-			if !released(all, h.Name, e.Began) && !(e.Step.WaitFor != nil && e.Step.WaitFor.Held == h.Name) {
+			if !released(all, h.Name, e.Began) && !leftOut(all, h.Name) && !(e.Step.WaitFor != nil && e.Step.WaitFor.Held == h.Name) {
 				list = append(list, &node{step: scenarios.Step{Verb: scenarios.VerbWaitFor, WaitFor: &scenarios.WaitFor{Held: h.Name}}})
 			}
 		}
@@ -334,6 +372,11 @@ func released(all []entry, name string, moment int) bool {
 	return slices.ContainsFunc(all, func(e entry) bool {
 		return e.out == "" && e.Began < moment && (e.Step.Release == name || e.Step.End == name)
 	})
+}
+
+// leftOut reports whether the step that put a rule in force is left out.
+func leftOut(all []entry, name string) bool {
+	return slices.ContainsFunc(all, func(e entry) bool { return e.out != "" && e.Step.Rule != nil && e.Step.Rule.Name == name })
 }
 
 // together lays entries i to j out side by side: each in a branch whose last one was over before it began.

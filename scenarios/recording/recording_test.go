@@ -18,13 +18,14 @@ import (
 //
 //	STEP           was done; "STEP ~ WORDS" was refused, "STEP ! WORDS" failed
 //	> STEP         began, and goes on
-//	< VERB         the one of that verb ended
+//	< VERB         the one of that verb ended; "< VERB ! WORDS" failed
+//	met NAME       a rule was applied, which it is once anyway unless the script says when, or never
 //	held NAME      the device came to stand at a hold
 //	stat N N N up  the device has destroyed, established and configured so often; up: its link runs
 //	never NAME     the rule was never applied
 func recorded(t *testing.T, driver string, script []string) *Recording {
 	t.Helper()
-	r := &Recording{Case: scenarios.Case{Scenario: "case", Driver: driver, Kernel: "debian:7.3", Shape: shape.Default(), Vectors: 5, Irqchip: scenarios.IrqchipMSI}, Reached: map[string]bool{}}
+	r := &Recording{Case: scenarios.Case{Scenario: "case", Driver: driver, Kernel: "debian:7.3", Shape: shape.Default(), Vectors: 5, Irqchip: scenarios.IrqchipMSI}, Hits: map[string]int{}}
 	if driver == scenarios.DriverVFIO {
 		r.Case.Strategy = "linear"
 	}
@@ -39,7 +40,7 @@ func recorded(t *testing.T, driver string, script []string) *Recording {
 				t.Fatalf("%s: %v", text, err)
 			}
 			if step.Rule != nil {
-				r.Reached[step.Rule.Name] = true
+				r.Hits[step.Rule.Name] = 1
 			}
 			delete(held, step.Release)
 			r.Entries = append(r.Entries, Entry{Step: step, Began: moment, After: time.Duration(i) * 500 * time.Millisecond, Before: device})
@@ -49,9 +50,16 @@ func recorded(t *testing.T, driver string, script []string) *Recording {
 		case ">":
 			begin(rest)
 		case "<":
+			verb, failed, _ := strings.Cut(rest, " ! ")
 			for i := range r.Entries {
-				if r.Entries[i].Step.Verb == rest {
-					r.Entries[i].Ended, r.Entries[i].Left = moment, device
+				if e := &r.Entries[i]; e.Step.Verb == verb {
+					e.Ended, e.Left, e.Failed = moment, device, failed
+				}
+			}
+		case "met":
+			for i := range r.Entries {
+				if e := &r.Entries[i]; e.Ended == 0 {
+					e.Hits = map[string]int{rest: 1}
 				}
 			}
 		case "held":
@@ -61,7 +69,7 @@ func recorded(t *testing.T, driver string, script []string) *Recording {
 			n := strings.Fields(rest)
 			device = Device{int(n[0][0] - '0'), int(n[1][0] - '0'), int(n[2][0] - '0'), len(n) > 3}
 		case "never":
-			r.Reached[rest] = false
+			r.Hits[rest] = 0
 		default:
 			text, refused, _ := strings.Cut(line, " ~ ")
 			text, failed, _ := strings.Cut(text, " ! ")
@@ -212,6 +220,27 @@ func TestScenario(t *testing.T) {
 - unplug: 0
   refused: "it is the boot CPU"
 - settle`, []string{"hold at smc:destroy as no: left out: ", "drop at vector:1", "release no", "end no", "wait for online", "offline 3: left out: CPU 3 is offline before"}},
+		{"what was only come to in a step that failed", scenarios.DriverMana, []string{"probe", "up", "hold vector:2 as=w", "drop vector:3", "> settle", "met w", "held w", "release w", "wait-for held=w",
+			"< settle ! fired vectors were not handled", "offline 3"}, `
+- probe
+- up
+# hold at vector:2 as w: left out: the device came to it in a step that is left out
+- drop: {at: vector:3}
+# settle: left out: fired vectors were not handled
+# release w: left out: the device came to it in a step that is left out
+# wait for held w: left out: the device came to it in a step that is left out
+- offline: 3`, []string{"hold at vector:2 as w", "settle", "release w", "wait for held w"}},
+		{"what was come to in a step that stays beside one that failed", scenarios.DriverMana, []string{"probe", "up", "hold vector:2 as=w", "> sleep 1s", "> settle", "met w", "held w", "< settle ! words", "release w", "< sleep"}, `
+- probe
+- up
+- hold: {at: vector:2, as: w}
+- together:
+    -
+      - sleep: 1s
+      # settle: left out: words
+    -
+      - wait-for: {held: w}
+      - release: w`, []string{"settle"}},
 		{"what cannot be done leaves its branch, and a branch alone is none", scenarios.DriverMana, []string{hold, "> probe", "held w", "offline 0", "release w", "hold request:CONFIG_VPORT_RX as=x", "< probe", "> up", "online 3", "held x", "release x", "< up"}, `
 - hold: {at: request:QUERY_DEV_CONFIG, as: w}
 - together:
