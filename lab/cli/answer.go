@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,7 +10,6 @@ import (
 	"irqlab/devmodel/inject"
 	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/cpulist"
-	"irqlab/lab"
 	"irqlab/lab/report"
 	"irqlab/scenarios"
 	"irqlab/scenarios/result"
@@ -22,7 +22,7 @@ type stand struct {
 	took          time.Duration
 	before, after agentapi.Topology
 	links         []agentapi.Link
-	reading       *lab.Reading
+	settledOn     []result.Vector
 }
 
 // changesCPUs reports whether a step takes CPUs away or brings them back.
@@ -139,24 +139,22 @@ func (s *stand) driver() string {
 
 // settled says where the vectors are.
 func (s *stand) settled() string {
-	if s.reading == nil {
+	if s.settledOn == nil {
 		return "settled"
 	}
-	var queues, late []string
-	hwc := "none"
-	for _, v := range s.reading.Vectors {
-		switch {
-		case v.Unsettled:
-			late = append(late, fmt.Sprintf("vector %d did not settle: requested %s, effective %s", v.Index, v.State.Affinity, v.State.Effective))
-		case v.Index == 0:
-			hwc = v.State.Effective.String()
-			continue
-		}
-		if v.Index > 0 {
-			queues = append(queues, v.State.Effective.String())
+	at := map[string][]string{}
+	var late []string
+	for _, v := range s.settledOn {
+		at[v.Role] = append(at[v.Role], v.Effective.String())
+		if v.Unsettled {
+			late = append(late, fmt.Sprintf("vector %d did not settle: requested %s, effective %s", v.Index, v.Affinity, v.Effective))
 		}
 	}
-	text := fmt.Sprintf("%s on their CPUs: HWC %s; queues %s", report.Plural(len(s.reading.Vectors), "vector", "vectors"), hwc, strings.Join(queues, ", "))
+	list := func(role string) string { return cmp.Or(strings.Join(at[role], ", "), "none") }
+	text := fmt.Sprintf("%s on their CPUs: HWC %s; queues %s", report.Plural(len(s.settledOn), "vector", "vectors"), list(result.RoleHWC), list(result.RoleQueue))
+	if len(at[result.RoleUnused]) > 0 {
+		text += "; unused " + list(result.RoleUnused)
+	}
 	if late != nil {
 		text += "\n" + strings.Join(late, "\n")
 	}

@@ -7,7 +7,6 @@ import (
 
 	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/cpulist"
-	"irqlab/lab"
 	"irqlab/lab/layout"
 	"irqlab/scenarios"
 	"irqlab/scenarios/result"
@@ -27,10 +26,8 @@ func TestAnswer(t *testing.T) {
 	link := func(up bool, channels int) []agentapi.Link {
 		return []agentapi.Link{{Name: "eth0", Up: up, Combined: channels}}
 	}
-	on := func(index int, cpu int, unsettled bool) lab.VectorReading {
-		v := lab.VectorReading{Unsettled: unsettled}
-		v.Index, v.State.Affinity, v.State.Effective = index, cpulist.List{cpu}, cpulist.List{cpu}
-		return v
+	on := func(index int, role string, cpu int, unsettled bool) result.Vector {
+		return result.Vector{Index: index, Role: role, Affinity: cpulist.List{cpu}, Effective: cpulist.List{cpu}, Unsettled: unsettled}
 	}
 	for _, tc := range []struct {
 		line string
@@ -62,8 +59,10 @@ func TestAnswer(t *testing.T) {
 		{"post link-up", stand{}, "the device has posted link-up"},
 		{"reset-service", stand{}, "the device has asked for a reset; what the driver does now goes on by itself"},
 		{"reset", stand{}, "the kernel has reset the function; the driver was not told"},
-		{"settle", stand{reading: &lab.Reading{Vectors: []lab.VectorReading{on(0, 0, false), on(1, 2, false), on(2, 3, true)}}},
+		{"settle", stand{settledOn: []result.Vector{on(0, result.RoleHWC, 0, false), on(1, result.RoleQueue, 2, false), on(2, result.RoleQueue, 3, true)}},
 			"3 vectors on their CPUs: HWC 0; queues 2, 3\nvector 2 did not settle: requested 3, effective 3"},
+		{"settle", stand{settledOn: []result.Vector{on(0, result.RoleHWC, 0, false), on(1, result.RoleQueue, 2, false), on(2, result.RoleUnused, 3, false)}},
+			"3 vectors on their CPUs: HWC 0; queues 2; unused 3"},
 		{"fire", stand{}, "fired every vector, 1 time; all were handled"},
 		{"fire vectors=1-2 rounds=3", stand{}, "fired vectors 1-2, 3 times; all were handled"},
 		{"storm offline=3 rounds=2", stand{after: all, did: result.Step{Storm: &result.Storm{Rounds: 2, Vectors: []result.StormVector{{Fired: 5, Handled: 5}, {Index: 1, Fired: 6, Handled: 6}}}}},

@@ -162,7 +162,7 @@ func (h *holdSession) carryOut(ctx context.Context, step scenarios.Step) outcome
 		}
 		return outcome{text: b.String()}
 	case scenarios.VerbSettle:
-		now.reading = h.se.Settled()
+		now.settledOn = h.se.Settled()
 	case scenarios.VerbProbe, scenarios.VerbUp, scenarios.VerbDown, scenarios.VerbSetChannels, scenarios.VerbLoad, scenarios.VerbUnload, scenarios.VerbBind, scenarios.VerbUnbind:
 		if h.driver == scenarios.DriverMana {
 			now.links, err = h.se.Links(ctx)

@@ -449,9 +449,9 @@ func queueVectors(roles []mana.Role) int {
 }
 
 // assignRoles says of each vector what the device does with it: which event queue names its index, for which queues. /proc tells names, but not what is behind them.
-func assignRoles(o *result.Observation, roles []mana.Role) {
-	for i := range o.Vectors {
-		v := &o.Vectors[i]
+func assignRoles(vectors []result.Vector, roles []mana.Role) {
+	for i := range vectors {
+		v := &vectors[i]
 		v.Role = result.RoleUnused
 		for _, r := range roles {
 			switch {
@@ -467,7 +467,6 @@ func assignRoles(o *result.Observation, roles []mana.Role) {
 			}
 		}
 	}
-	*o = result.Observe(o.Label, o.Online, o.Vectors)
 }
 
 // awaitLink waits for the driver to register its link.

@@ -70,7 +70,6 @@ func TestAssignRoles(t *testing.T) {
 	for i := range 4 {
 		vectors = append(vectors, result.Vector{Index: i, Role: result.RoleQueue, Effective: cpulist.List{min(i, 1)}})
 	}
-	o := result.Observe("settled", cpulist.Range(0, 1), vectors)
 	roles := []mana.Role{
 		{Vector: 0, EQ: 24, HWC: true},
 		{Vector: 2, EQ: 25, Queues: []mana.QueueRef{{VPort: 0, Queue: 0}}},
@@ -78,7 +77,8 @@ func TestAssignRoles(t *testing.T) {
 		{Vector: 3, EQ: 27},
 		{Vector: 0, EQ: 28, Queues: []mana.QueueRef{{VPort: 1, Queue: 0}}},
 	}
-	assignRoles(&o, roles)
+	assignRoles(vectors, roles)
+	o := result.Observe("settled", cpulist.Range(0, 1), vectors)
 	var got []string
 	for _, v := range o.Vectors {
 		got = append(got, fmt.Sprintf("%d %s %v", v.Index, v.Role, v.Queues))

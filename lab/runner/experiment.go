@@ -320,8 +320,8 @@ func (e *experiment) mostPressure() int {
 	return max(1, min(sum, scenarios.MaxVectors))
 }
 
-// observe takes down a reading, with what was asked.
-func (s *stepper) observe(label string, seen lab.Reading) {
+// rows are a reading's vectors, with what was asked of them.
+func (s *stepper) rows(seen lab.Reading) []result.Vector {
 	rows := make([]result.Vector, len(seen.Vectors))
 	for i, v := range seen.Vectors {
 		row := result.Vector{
@@ -335,6 +335,15 @@ func (s *stepper) observe(label string, seen lab.Reading) {
 		}
 		rows[i] = row
 	}
+	if s.c.Driver == scenarios.DriverMana {
+		assignRoles(rows, s.fn.MANA.Roles())
+	}
+	return rows
+}
+
+// observe takes down a reading.
+func (s *stepper) observe(label string, seen lab.Reading) {
+	rows := s.rows(seen)
 	s.fn.Seen(seen)
 	for _, v := range rows {
 		differ := uint64(0)

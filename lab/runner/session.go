@@ -218,11 +218,14 @@ func (s *Session) Links(ctx context.Context) ([]agentapi.Link, error) {
 	return slices.DeleteFunc(links, func(l agentapi.Link) bool { return l.Driver != manaModule }), err
 }
 
-// Settled is what settling has read, nil once something else was done.
-func (s *Session) Settled() *lab.Reading {
+// Settled is what settling has read of each vector, nil once something else was done.
+func (s *Session) Settled() []result.Vector {
 	s.s.mu.Lock()
 	defer s.s.mu.Unlock()
-	return s.s.fresh
+	if s.s.fresh == nil {
+		return nil
+	}
+	return s.s.rows(*s.s.fresh)
 }
 
 // Rules are those in force, and those that were.

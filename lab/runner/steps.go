@@ -769,7 +769,6 @@ func (s *stepper) take(ctx context.Context, label string) error {
 	s.observe(label, *fresh)
 	s.fresh = nil
 	if o := s.out.Find(label); s.c.Driver == scenarios.DriverMana {
-		assignRoles(o, s.fn.MANA.Roles())
 		s.out.Branch = cmp.Or(s.out.Branch, driverBranch(topo, s.c.DeviceNode, o.Vectors)) // the way it went at first
 	}
 	return nil
