@@ -162,7 +162,7 @@ func (w *Observed) check(o *result.Observation) []string {
 		}
 	}
 	if w.HWC != nil && !slices.Equal(*w.HWC, hwc) {
-		say("the HWC vector is on CPU %s, expected %s.", cpus(hwc), cpus(*w.HWC))
+		say("the HWC vector is on %s, expected %s.", hwc.Words(), cpus(*w.HWC))
 	}
 	if w.Queues != nil && !equal(w.Queues, queues) {
 		say("the queue vectors are on CPUs %s, expected %s.", Row(queues), Row(w.Queues))
@@ -182,13 +182,13 @@ func (w *Observed) check(o *result.Observation) []string {
 	}
 	if w.Clustered != nil && *w.Clustered != o.Clustered {
 		if o.Clustered {
-			say("queue vectors are clustered on CPU %s while CPU %s has none, expected no cluster.", cpus(result.ClusteredCPUs(o.Online, o.Vectors)), cpus(o.IdleCPUs))
+			say("queue vectors are clustered on %s while %s none, expected no cluster.", result.ClusteredCPUs(o.Online, o.Vectors).Words(), o.IdleCPUs.Are("has", "have"))
 		} else {
 			say("no queue vectors are clustered, expected a cluster.")
 		}
 	}
 	if w.IdleCPUs != nil && !slices.Equal(*w.IdleCPUs, o.IdleCPUs) {
-		say("CPU %s has no queue vector, expected that of %s.", cpus(o.IdleCPUs), cpus(*w.IdleCPUs))
+		say("the CPUs without a queue vector are %s, expected %s.", cpus(o.IdleCPUs), cpus(*w.IdleCPUs))
 	}
 	if w.Unused != nil {
 		n := 0
@@ -210,7 +210,7 @@ func (w *Observed) check(o *result.Observation) []string {
 		}
 		switch l := cpulist.New(shared...); {
 		case *w.OneQueueOnCPU && len(l) > 0:
-			say("CPU %s has more than one queue vector, expected a CPU for each.", cpus(l))
+			say("%s more than one queue vector, expected a CPU for each.", l.Are("has", "have"))
 		case !*w.OneQueueOnCPU && len(l) == 0:
 			say("each queue vector has a CPU of its own, expected some to share one.")
 		}
@@ -226,7 +226,7 @@ func (w *Observed) check(o *result.Observation) []string {
 	}
 	for _, v := range o.Vectors {
 		if outside := v.Effective; w.QueuesWithin != nil && v.Role == result.RoleQueue && !outside.Within(*w.QueuesWithin) {
-			say("queue vector %d is on CPU %s, expected it within %s.", v.Index, cpus(outside), cpus(*w.QueuesWithin))
+			say("queue vector %d is on %s, expected it within %s.", v.Index, outside.Words(), cpus(*w.QueuesWithin))
 		}
 		switch expected := w.Dropped != nil && w.Dropped.Has(v.Index); {
 		case v.Dropped && !expected && v.Refused != "":
@@ -237,15 +237,15 @@ func (w *Observed) check(o *result.Observation) []string {
 			say("vector %d: the kernel has %s as it was asked for, expected it dropped.", v.Index, cpus(v.Affinity))
 		}
 		if !v.Handled.Within(v.Effective) {
-			say("vector %d: the kernel says that it is routed to CPU %s, and handled what was fired last on CPU %s.", v.Index, cpus(v.Effective), cpus(v.Handled))
+			say("vector %d: the kernel says that it is routed to %s, and handled what was fired last on %s.", v.Index, v.Effective.Words(), v.Handled.Words())
 		} else if v.Unsettled && !v.Pending {
 			say("vector %d did not settle: on none of the CPUs online did its count rise when it was handled.", v.Index)
 		}
 		if v.Pending && (w.Pending == nil || *w.Pending != ruleAny) {
-			say("vector %d is on CPU %s and has not moved to its mask %s, expected every vector to have settled.", v.Index, cpus(v.Effective), cpus(v.Affinity))
+			say("vector %d is on %s and has not moved to its mask %s, expected every vector to have settled.", v.Index, v.Effective.Words(), cpus(v.Affinity))
 		}
 		if off := v.Effective.Minus(o.Online); len(off) > 0 && (w.OfflineCPUs == nil || *w.OfflineCPUs != ruleAny) {
-			say("vector %d is on CPU %s, which is offline, expected only %s.", v.Index, cpus(off), cpus(o.Online))
+			say("vector %d is on %s, which is offline, expected only %s.", v.Index, off.Words(), cpus(o.Online))
 		}
 	}
 	return reasons
@@ -421,13 +421,13 @@ func (w *Observed) validate(c *Case) []problem {
 		}
 		for i, cpus := range lists {
 			if !cpus.Within(all) {
-				say(fmt.Sprintf("%s.%d", key, i), "CPU %s is not in the shape; allowed: %s", cpus.Minus(all), all)
+				say(fmt.Sprintf("%s.%d", key, i), "%s not in the shape; allowed: %s", cpus.Minus(all).Are("is", "are"), all)
 			}
 		}
 	}
 	for key, list := range map[string]*cpulist.List{"online": w.Online, "hwc": w.HWC, "hwc-mask": w.HWCMask, "idle-cpus": w.IdleCPUs, "queues-within": w.QueuesWithin} {
 		if list != nil && !list.Within(all) {
-			say(key, "CPU %s is not in the shape; allowed: %s", list.Minus(all), all)
+			say(key, "%s not in the shape; allowed: %s", list.Minus(all).Are("is", "are"), all)
 		}
 	}
 	if all := cpulist.Range(0, c.Vectors-1); w.Dropped != nil && !w.Dropped.Within(all) {

@@ -63,11 +63,11 @@ func TestCheck(t *testing.T) {
 			"settled: the queue vectors' affinity hints are [], [], [], [], expected 0, 1, 2, 3."}},
 		{"clustered", "{settled: {clustered: false, idle-cpus: '', own-cpu: true}}", settled("0", "2", "0", "3"), []string{
 			"settled: queue vectors are clustered on CPU 0 while CPU 1 has none, expected no cluster.",
-			"settled: CPU 1 has no queue vector, expected that of none.",
+			"settled: the CPUs without a queue vector are 1, expected none.",
 			"settled: CPU 0 has more than one queue vector, expected a CPU for each."}},
 		{"not clustered", "{settled: {clustered: true, idle-cpus: 1, own-cpu: false}}", settled("0", "1", "2", "3"), []string{
 			"settled: no queue vectors are clustered, expected a cluster.",
-			"settled: CPU none has no queue vector, expected that of 1.",
+			"settled: the CPUs without a queue vector are none, expected 1.",
 			"settled: each queue vector has a CPU of its own, expected some to share one."}},
 		{"within", "{settled: {queues-within: 0-1}}", settled("0", "1", "2", "3"), []string{
 			"settled: queue vector 3 is on CPU 2, expected it within 0-1.", "settled: queue vector 4 is on CPU 3, expected it within 0-1."}},
@@ -88,7 +88,7 @@ func TestCheck(t *testing.T) {
 			[]string{"settled: vector 1: asked for 1, the kernel kept 0-1.", "settled: vector 2: the kernel has 0 as it was asked for, expected it dropped."}},
 		{"asked and requested differ, since CPUs left", "{}", with(settled("0/0-1"), vector(1, func(v *result.Vector) { v.Asked = list("3") })), nil},
 		{"an effective mask that lies", "{settled: {queues: [3, 0, 1, 2]}}", with(settled("3", "0", "1", "2"), vector(1, func(v *result.Vector) { v.Handled, v.Unsettled = list("0-2"), true })),
-			[]string{"settled: vector 1: the kernel says that it is routed to CPU 3, and handled what was fired last on CPU 0-2."}},
+			[]string{"settled: vector 1: the kernel says that it is routed to CPU 3, and handled what was fired last on CPUs 0-2."}},
 		{"a contradiction cannot be lifted", "{settled: {pending: any}}", with(settled("3"), vector(1, func(v *result.Vector) { v.Handled = list("0") })),
 			[]string{"settled: vector 1: the kernel says that it is routed to CPU 3, and handled what was fired last on CPU 0."}},
 		{"handled nobody knows where", "{}", with(settled("3"), vector(1, func(v *result.Vector) { v.Unsettled = true })),

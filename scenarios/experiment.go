@@ -316,7 +316,7 @@ func (w *walk) cpus(s *Step, list cpulist.List) {
 		return
 	}
 	if gone := list.Minus(all); len(gone) > 0 {
-		w.say(s, "CPU %s is not in the shape, which has CPUs %s", gone, all)
+		w.say(s, "%s not in the shape, which has %s", gone.Are("is", "are"), all.Words())
 		return
 	}
 	if s.Refused != "" {
@@ -332,15 +332,15 @@ func (w *walk) cpus(s *Step, list cpulist.List) {
 		w.say(s, "CPU 0 cannot leave; allowed: CPUs of %s; to show that it is refused, add refused: REGEXP", all.Minus(cpulist.List{0}))
 		return
 	case s.Verb == VerbReplug && len(list.And(w.present)) > 0:
-		w.say(s, "CPU %s has not been unplugged", list.And(w.present))
+		w.say(s, "%s not been unplugged", list.And(w.present).Are("has", "have"))
 	case s.Verb == VerbUnplug && len(absent) > 0:
-		w.say(s, "CPU %s has been unplugged before", absent)
+		w.say(s, "%s been unplugged before", absent.Are("has", "have"))
 	case len(absent) > 0 && s.Verb != VerbReplug:
-		w.say(s, "CPU %s is unplugged; replug it first", absent)
+		w.say(s, "%s unplugged; replug it first", absent.Are("is", "are"))
 	case s.Verb == VerbOffline && len(list.Minus(w.online)) > 0:
-		w.say(s, "CPU %s is offline before", list.Minus(w.online))
+		w.say(s, "%s offline before", list.Minus(w.online).Are("is", "are"))
 	case s.Verb == VerbOnline && len(list.And(w.online)) > 0:
-		w.say(s, "CPU %s is online before", list.And(w.online))
+		w.say(s, "%s online before", list.And(w.online).Are("is", "are"))
 	}
 	switch s.Verb {
 	case VerbOffline:
@@ -439,7 +439,7 @@ func (w *walk) together(s *Step) {
 		after = after || w.started
 		for _, other := range touched[:i] {
 			if both := other.And(touched[i]); len(both) > 0 {
-				w.say(s, "CPU %s changes in two branches at once, in no certain order", both)
+				w.say(s, "%s in two branches at once, in no certain order", both.Are("changes", "change"))
 			}
 		}
 	}

@@ -80,8 +80,11 @@ func flow(verb, text string) string {
 	return "{" + strings.Join(words, ", ") + "}"
 }
 
-// holdNamed is a name for a hold at a step of the protocol.
+// holdNamed is a name for a hold at a step of the protocol: what comes behind its kind, unless that alone would tell nothing.
 func holdNamed(step string) string {
 	name := strings.ToLower(step[strings.LastIndexByte(step, ':')+1:])
+	if name == "any" || strings.Trim(name, "0123456789") == "" {
+		name = strings.ToLower(step)
+	}
 	return strings.Trim(notPathSafe.ReplaceAllString(strings.ReplaceAll(name, "_", "-"), "-"), "-")
 }

@@ -10,6 +10,8 @@ func TestParseStep(t *testing.T) {
 		"offline 2-3":                   "offline 2-3",
 		"offline: 2-3":                  "offline 2-3",
 		" settle ":                      "settle",
+		"hold vector:2":                 "hold at vector:2 as vector-2",
+		"hold event:any":                "hold at event:any as event-any",
 		"hold request:QUERY_DEV_CONFIG": "hold at request:QUERY_DEV_CONFIG as query-dev-config",
 		"hold request:QUERY_DEV_CONFIG nth=2 as=window": "hold at request:QUERY_DEV_CONFIG, occurrence 2 as window",
 		"hold nth=2 at=request:QUERY_DEV_CONFIG":        "hold at request:QUERY_DEV_CONFIG, occurrence 2 as query-dev-config",

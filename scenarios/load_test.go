@@ -46,7 +46,7 @@ func TestLoadErrors(t *testing.T) {
 		{"relative vectors out of range", "name: x\nstrategy: linear\nvectors: online-4\n", []string{`f.yaml:3:10: vectors: 0 vectors are impossible; allowed: 1 to 2048`}},
 		{"CPU 0 offline", "name: x\nstrategy: linear\noffline: 0-1\n", []string{`f.yaml:3:10: offline: CPU 0 cannot be taken offline; allowed: CPUs of 1-3`}},
 		{"offline outside the shape", "name: x\nstrategy: linear\ncases:\n  a:\n    offline: 3-5\n", []string{
-			`f.yaml:5:14: cases.a.offline: CPU 4-5 is not in the shape, which has CPUs 0-3`}},
+			`f.yaml:5:14: cases.a.offline: CPUs 4-5 are not in the shape, which has CPUs 0-3`}},
 		{"device node", "name: x\nstrategy: linear\ndevice-node: 1\n", []string{`f.yaml:3:14: device-node: node 1 is not in the shape; allowed: none, 0`}},
 		{"device node word", "name: x\nstrategy: linear\ndevice-node: nil\n", []string{`f.yaml:3:14: device-node: "nil" is no node; allowed: a node number, or none`}},
 		{"pressure kind", "name: x\nstrategy: linear\npressure:\n  - nvme:queues=4\n  - nmve:queues=4\n", []string{

@@ -446,7 +446,7 @@ func (c *Case) trimLevels() {
 	}
 	c.Pressure = kept
 	if len(dropped) > 0 {
-		c.note("pressure on CPU %s dropped because it is not online", dropped)
+		c.note("pressure on %s dropped: not online", dropped.Words())
 	}
 }
 

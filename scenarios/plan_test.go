@@ -74,12 +74,12 @@ func TestPlan(t *testing.T) {
 			"linear: linear vfio 1x2x2 5 node 0 msi " + profile + " off [] debian:7.3", ""},
 		{"a smaller shape takes pressure with it", "low-vcpu", Overrides{Shapes: []shape.Shape{parse("cores=1")}, Strategies: []string{"linear"}},
 			"linear: linear vfio 1x1x2 5 node 0 msi [vectors:before=hwc,cpu0-1=8 vectors:before=queues,cpu0=12,cpu1=16] off [] debian:7.3",
-			"expectations on masks, placement dropped because --shape overrides\npressure on CPU 2-3 dropped because it is not online"},
+			"expectations on masks, placement dropped because --shape overrides\npressure on CPUs 2-3 dropped: not online"},
 		{"relative vectors follow the shape", "offline-before", Overrides{Shapes: []shape.Shape{parse("cores=8")}, Strategies: []string{"unset"}},
 			"unset: unset vfio 1x8x2 14 node 0 msi [] off [5-7] debian:7.3", "expectations on masks, counts dropped because --shape overrides"},
 		{"offline", "low-vcpu", Overrides{Offlines: []cpulist.List{offline}, Strategies: []string{"linear"}},
 			"linear: linear vfio 1x2x2 5 node 0 msi [vectors:before=hwc,cpu0-2=8 vectors:before=queues,cpu0=12,cpu1=16,cpu2=8] off [3] debian:7.3",
-			"expectations on masks, placement dropped because --offline overrides\npressure on CPU 3 dropped because it is not online"},
+			"expectations on masks, placement dropped because --offline overrides\npressure on CPU 3 dropped: not online"},
 		{"nothing offline", "offline-before", Overrides{Offlines: []cpulist.List{allOnline}, Strategies: []string{"linear"}},
 			"linear: linear vfio 1x4x2 9 node 0 msi [] off [] debian:7.3", "expectations on masks, placement, counts dropped because --offline overrides"},
 		{"device node selects", "device-node", Overrides{DeviceNodes: []int{none}}, "none: numa-aware vfio 2x2x2 6 node -1 msi [] off [] debian:7.3\n" +
@@ -227,7 +227,7 @@ func TestPlanErrors(t *testing.T) {
 		{"low-vcpu", Overrides{Drivers: []string{DriverMana}, Strategies: []string{"linear"}}, `--strategy: driver mana spreads its vectors itself`},
 		{"low-vcpu", Overrides{Drivers: []string{DriverMana}, Pressures: []NamedProfile{{Entries: Profile{{Kind: PressureVectors, Before: BeforeHWC, Levels: map[int]int{0: 1}}}}}}, `needs driver vfio`},
 		{"low-vcpu", Overrides{Pressures: []NamedProfile{{Entries: Profile{{Kind: PressureNVMe, Queues: 1, Node: 3}}}}}, `pressure: "nvme:queues=1,node=3": node 3 is not in the shape`},
-		{"offline-before", Overrides{Shapes: []shape.Shape{tiny}}, `offline: CPU 5-7 is not in the shape, which has CPUs 0; with --shape, give --offline, too`},
+		{"offline-before", Overrides{Shapes: []shape.Shape{tiny}}, `offline: CPUs 5-7 are not in the shape, which has CPU 0; with --shape, give --offline, too`},
 	} {
 		_, _, err := mustGet(t, tc.scenario).Plan(tc.o)
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
@@ -337,7 +337,7 @@ func TestGivenExpectations(t *testing.T) {
 	if c, err := plan("low-vcpu", large, "clustered=false"); err != nil || !c.Judges() || c.Expect.Settled.Queues != nil {
 		t.Errorf("a case is not held to what the command line expects of it alone: %v", err)
 	}
-	if _, err := plan("low-vcpu", Overrides{}, "queues-within=0-9"); err == nil || !strings.Contains(err.Error(), "settled.queues-within: CPU 4-9 is not in the shape") {
+	if _, err := plan("low-vcpu", Overrides{}, "queues-within=0-9"); err == nil || !strings.Contains(err.Error(), "settled.queues-within: CPUs 4-9 are not in the shape") {
 		t.Errorf("CPUs that there are not: %v", err)
 	}
 	if _, err := plan("unplug-after", Overrides{}, "clustered=false"); err == nil || !strings.Contains(err.Error(), "no step observes settled") {

@@ -357,7 +357,7 @@ func (c *Case) validateSettings() []problem {
 		say("offline", "CPU 0 cannot be taken offline; allowed: CPUs of %s", cpus(all.Minus(cpulist.List{0})))
 	}
 	if off := c.Offline.Minus(all); len(off) > 0 {
-		say("offline", "CPU %s is not in the shape, which has CPUs %s", off, all)
+		say("offline", "%s not in the shape, which has %s", off.Are("is", "are"), all.Words())
 	}
 	if c.Vectors < 1 || c.Vectors > MaxVectors {
 		say("vectors", "%d vectors are impossible; allowed: 1 to %d", c.Vectors, MaxVectors)
@@ -373,7 +373,7 @@ func (c *Case) validateSettings() []problem {
 			say("pressure", "%q: node %d is not in the shape; allowed: none, %s", p, p.Node, cpulist.Range(0, c.Shape.Nodes-1))
 		}
 		if gone := p.CPUs().Minus(c.Online()); len(gone) > 0 {
-			say("pressure", "%q: CPU %s is not online; allowed: %s", p, gone, c.Online())
+			say("pressure", "%q: %s not online; allowed: %s", p, gone.Are("is", "are"), c.Online())
 		}
 		total := 0
 		for _, level := range p.Levels {

@@ -314,6 +314,8 @@ func (c *Controller) Release(name string) error {
 		err = ErrDropped
 	case r.released && r.over():
 		err = ErrReleased
+	case r.removed:
+		err = fmt.Errorf("%w: it was taken out of force", ErrNotHeld)
 	default:
 		err = fmt.Errorf("%w at %s (occurrence %d), %d passed; %s", ErrNotHeld, r.Step, r.Nth, r.seen, c.progress())
 	}
@@ -350,7 +352,7 @@ func (c *Controller) End(name string) error {
 		return fmt.Errorf("end rule %q: %w", name, ErrUnknown)
 	case r.over() && len(r.parked) == 0:
 		c.mu.Unlock()
-		return fmt.Errorf("end rule %q: %w, after %d occurrences of %s", name, ErrOver, r.hits, r.Step)
+		return fmt.Errorf("end rule %q: %w: %s", name, ErrOver, r.ended())
 	}
 	r.removed = true
 	c.live[r.at.kind] = slices.DeleteFunc(c.live[r.at.kind], (*rule).over)
@@ -367,6 +369,19 @@ func (c *Controller) End(name string) error {
 	c.change()
 	c.mu.Unlock()
 	return nil
+}
+
+// ended says how a rule came to be over.
+func (r *rule) ended() string {
+	switch {
+	case r.dropped:
+		return "a reset has dropped what it held"
+	case r.released:
+		return "what it held was released"
+	case r.removed:
+		return "it was ended before"
+	}
+	return "it was applied at " + r.Step + " as often as it was to be"
 }
 
 // Clear takes every rule out of force and lets go what they hold.

@@ -368,9 +368,15 @@ func TestOriginAndEnd(t *testing.T) {
 		t.Errorf("vector:1 was counted %d times, whoever fired it, want 4", n)
 	}
 	for name, want := range map[string]error{"device": inject.ErrOver, "nobody": inject.ErrUnknown} {
-		if err := c.End(name); !errors.Is(err, want) {
+		if err := c.End(name); !errors.Is(err, want) || want == inject.ErrOver && !strings.Contains(err.Error(), "it was ended before") {
 			t.Errorf("end %s: %v, want %v", name, err, want)
 		}
+	}
+	if err := c.Add(inject.Rule{Name: "unmet", Step: "vector:7", Action: inject.Hold}); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(c.End("unmet"), c.Release("unmet")); !errors.Is(err, inject.ErrNotHeld) || !strings.Contains(err.Error(), "taken out of force") {
+		t.Errorf("release of a hold that was ended before anything came to it: %v", err)
 	}
 	if err := (*inject.Controller)(nil).End("x"); !errors.Is(err, inject.ErrUnknown) {
 		t.Errorf("without a controller: %v", err)

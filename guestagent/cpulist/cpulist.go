@@ -21,6 +21,25 @@ func New(cpus ...int) List {
 	return slices.Compact(l)
 }
 
+// Words name the set in a sentence: "CPU 3", "CPUs 0,3", "no CPU".
+func (l List) Words() string {
+	switch len(l) {
+	case 0:
+		return "no CPU"
+	case 1:
+		return "CPU " + l.String()
+	}
+	return "CPUs " + l.String()
+}
+
+// Are is Words with a verb that agrees: "CPU 3 is", "CPUs 0,3 are".
+func (l List) Are(one, many string) string {
+	if len(l) > 1 {
+		return l.Words() + " " + many
+	}
+	return l.Words() + " " + one
+}
+
 // Range returns the set first..last, empty when last < first.
 func Range(first, last int) List {
 	var l List

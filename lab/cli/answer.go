@@ -41,7 +41,7 @@ func (s *stand) answer() string {
 		state := map[string]string{
 			scenarios.VerbOffline: "offline before", scenarios.VerbOnline: "online before", scenarios.VerbUnplug: "unplugged before", scenarios.VerbReplug: "there before",
 		}[step.Verb]
-		return fmt.Sprintf("%s %s; %s", cpuWords(step.CPUs, "was", "were"), state, s.online())
+		return fmt.Sprintf("%s %s; %s", cpulist.List(step.CPUs).Are("was", "were"), state, s.online())
 	case scenarios.VerbProbe, scenarios.VerbUp, scenarios.VerbDown, scenarios.VerbSetChannels, scenarios.VerbLoad, scenarios.VerbUnload, scenarios.VerbBind, scenarios.VerbUnbind:
 		return s.driver()
 	case scenarios.VerbVectors:
@@ -94,7 +94,7 @@ func (s *stand) changed() string {
 		{s.after.Online.Minus(s.before.Online), "online"},
 	} {
 		if len(change.cpus) > 0 {
-			parts = append(parts, cpuWords(change.cpus, change.are, change.are))
+			parts = append(parts, change.cpus.Are(change.are, change.are))
 		}
 	}
 	if parts == nil {
@@ -104,14 +104,6 @@ func (s *stand) changed() string {
 }
 
 func (s *stand) online() string { return fmt.Sprintf("online: %s", s.after.Online) }
-
-// cpuWords are CPUs and what they are.
-func cpuWords(l cpulist.List, one, many string) string {
-	if len(l) == 1 {
-		return fmt.Sprintf("CPU %s %s", l, one)
-	}
-	return fmt.Sprintf("CPUs %s %s", l, many)
-}
 
 // driver says what the kernel's driver has now.
 func (s *stand) driver() string {
@@ -151,9 +143,9 @@ func (s *stand) settled() string {
 		}
 	}
 	list := func(role string) string { return cmp.Or(strings.Join(at[role], ", "), "none") }
-	text := fmt.Sprintf("%s on their CPUs: HWC %s; queues %s", report.Plural(len(s.settledOn), "vector", "vectors"), list(result.RoleHWC), list(result.RoleQueue))
+	text := fmt.Sprintf("%s: HWC on CPU %s; queues on %s", report.Plural(len(s.settledOn), "vector", "vectors"), list(result.RoleHWC), list(result.RoleQueue))
 	if len(at[result.RoleUnused]) > 0 {
-		text += "; unused " + list(result.RoleUnused)
+		text += "; unused on " + list(result.RoleUnused)
 	}
 	if late != nil {
 		text += "\n" + strings.Join(late, "\n")

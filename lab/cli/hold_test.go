@@ -59,7 +59,7 @@ func TestShellHold(t *testing.T) {
 		"release: the device is held at nothing",
 		"it has come, after",
 		"eth0 is up with 4 channels",
-		"5 vectors on their CPUs: HWC ",
+		"5 vectors: HWC on CPU ",
 		"reading-1, CPUs 0-3 online",
 		"CPUs 2-3 offline; online: 0-1",
 		"CPU 3 was offline before; online: 0-1",
@@ -202,9 +202,15 @@ func TestAbout(t *testing.T) {
 
 // What comes through a pipe is lines of a bounded length.
 func TestPipedLines(t *testing.T) {
-	l := newLines(Streams{In: strings.NewReader("help\n" + strings.Repeat("x", 1<<17) + "\nquit\n")})
-	if line, err := l.read(""); line != "help" || err != nil {
-		t.Errorf("%q, %v", line, err)
+	var shown bytes.Buffer
+	l := newLines(Streams{Out: &shown, In: strings.NewReader("help\n\n" + strings.Repeat("x", 1<<17) + "\nquit\n")})
+	for _, want := range []string{"help", ""} {
+		if line, err := l.read("irqlab> "); line != want || err != nil {
+			t.Errorf("%q, %v", line, err)
+		}
+	}
+	if got := shown.String(); got != "irqlab> help\n" {
+		t.Errorf("a transcript of it reads %q", got)
 	}
 	if line, err := l.read(""); err == nil || !strings.Contains(err.Error(), "a line of more than 65536 bytes is no step") {
 		t.Errorf("%.20q, %v", line, err)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -192,9 +193,14 @@ type piped struct {
 	out io.Writer
 }
 
-func (p *piped) read(string) (string, error) {
+// read shows the line, too, since nobody has seen it typed.
+func (p *piped) read(prompt string) (string, error) {
 	if p.in.Scan() {
-		return p.in.Text(), nil
+		line := p.in.Text()
+		if strings.TrimSpace(line) != "" {
+			p.print(prompt + line + "\n")
+		}
+		return line, nil
 	}
 	if err := p.in.Err(); errors.Is(err, bufio.ErrTooLong) {
 		return "", fmt.Errorf("standard input: a line of more than %d bytes is no step; one step on each line", bufio.MaxScanTokenSize)

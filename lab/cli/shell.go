@@ -38,7 +38,8 @@ While it lasts, irqlab ssh NAME gives more shells and runs commands in the same 
 With --hold the kernel's driver is started and the device stands still at a step of the protocol (irqlab list steps; nth=N for another than its first occurrence), while the driver
 is probed or does what --during says: any step that makes the device do something (up, down, set-channels, unload, reset-service …; what it needs before is done before). A prompt
 lets you take CPUs offline, unplug them, look around and release the device; help tells what it takes. save FILE.yaml writes what you did as a scenario for irqlab run; --out DIR
-leaves that, the timeline as a file and as a page, and the console.`,
+leaves that, the timeline as a file and as a page, and the console. Lines may be piped in, one step each: they are shown before their answers, and the status tells only that the
+prompt came to its end (irqlab help exit-status).`,
 		Example: "  irqlab shell\n  irqlab shell device-node --device-node 1 --kernel debian:6.18\n  irqlab shell --hold request:QUERY_DEV_CONFIG --during reset-service\n" +
 			"  irqlab shell --hold request:DESTROY_WQ_OBJ --during set-channels=2 --out session",
 		Args: cobra.MaximumNArgs(1),

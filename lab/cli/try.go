@@ -321,7 +321,7 @@ func (t *trying) build(ctx context.Context, cache *images.Cache) (without, with 
 		}
 		t.trial.Verdict = try.Verdict{Word: try.WordDoesNotBuild, Status: report.ExitError, Reasons: []string{}}
 		if broken.More > 0 {
-			t.trial.Verdict.Reasons = append(t.trial.Verdict.Reasons, fmt.Sprintf("%d more errors", broken.More))
+			t.trial.Verdict.Reasons = append(t.trial.Verdict.Reasons, report.Plural(broken.More, "more error", "more errors"))
 		}
 		return "", "", nil
 	}

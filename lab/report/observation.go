@@ -254,7 +254,7 @@ func (p *page) callOut(o *result.Observation, clustered cpulist.List) {
 	case len(clustered) > 0:
 		p.linef("  %s", p.alarm("clustered: "+Cluster(o)))
 	case len(o.IdleCPUs) > 0:
-		p.linef("  not clustered; no queue on CPU %s", o.IdleCPUs)
+		p.linef("  not clustered; no queue on %s", o.IdleCPUs.Words())
 	default:
 		p.linef("  not clustered; no CPU is idle")
 	}
@@ -275,7 +275,7 @@ func Cluster(o *result.Observation) string {
 			words = append(words, fmt.Sprintf("CPUs %s have %d queues each", cpus, n))
 		}
 	}
-	return fmt.Sprintf("%s; none on CPU %s", strings.Join(words, ", "), o.IdleCPUs)
+	return fmt.Sprintf("%s; none on %s", strings.Join(words, ", "), o.IdleCPUs.Words())
 }
 
 // cpusOf are the CPUs that get a column: those online, and those that handled an interrupt before they left.

@@ -138,7 +138,7 @@ func (p *page) misfit(h *patch.HunkReport) {
 func (p *page) sourceText(lines, other []string, first int) {
 	for i, l := range lines {
 		if i == misfitLines {
-			p.linef("    … and %d more lines", len(lines)-i)
+			p.linef("    … and %s", Plural(len(lines)-i, "more line", "more lines"))
 			return
 		}
 		mark := " "
@@ -207,7 +207,7 @@ func patchTotal(r *patch.Result) string {
 	}
 	s := fmt.Sprintf("applies: %d hunks (%s)", len(r.Hunks), how)
 	if fuzzy > 0 {
-		s += fmt.Sprintf("; look at those with fuzz: up to %d lines of context differ", r.Fuzz())
+		s += fmt.Sprintf("; look at those with fuzz: up to %s of context may differ", Plural(r.Fuzz(), "line", "lines"))
 	}
 	return s
 }

@@ -169,7 +169,7 @@ func (e *experiment) attach(ctx context.Context) error {
 	e.out.Kernel = info.Release
 	e.out.Online = info.CPUs.Online
 	if spare := info.CPUs.Possible.Minus(info.CPUs.Present); replugs(e.c.Steps) > 0 && len(spare) > 0 {
-		e.out.Notes = append(e.out.Notes, fmt.Sprintf("for CPUs to be plugged in again the machine has room for more, and this kernel counts CPU %s as possible: managed interrupts are spread over them, too", spare))
+		e.out.Notes = append(e.out.Notes, fmt.Sprintf("for CPUs to be plugged in again the machine has room for more, and this kernel counts %s as possible: managed interrupts are spread over them, too", spare.Words()))
 	}
 	for _, cpu := range e.c.Offline {
 		e.stage(fmt.Sprintf("taking CPU %d offline", cpu))
@@ -305,7 +305,7 @@ func (s *stepper) openPressure(ctx context.Context) (press func(ctx context.Cont
 		s.stage("pressure before " + before)
 		r, err := s.vm.Agent.Occupy(ctx, fn.Address, levels)
 		if err == nil && len(r.Above) > 0 {
-			s.note("pressure before %s: CPU %s had more vectors than its level already", before, r.Above)
+			s.note("pressure before %s: %s more vectors than its level already", before, r.Above.Are("had", "had"))
 		}
 		return err
 	}, nil

@@ -728,7 +728,7 @@ func (s *stepper) unobserved() {
 	}
 	for _, v := range s.fresh.Vectors {
 		if v.Unsettled {
-			s.left = append(s.left, fmt.Sprintf("Vector %d did not settle: requested %s, effective %s, handled on CPU %s.", v.Index, v.State.Affinity, v.State.Effective, v.Handled))
+			s.left = append(s.left, fmt.Sprintf("Vector %d did not settle: requested %s, effective %s, handled on %s.", v.Index, v.State.Affinity, v.State.Effective, v.Handled.Words()))
 		}
 	}
 	s.fresh = nil

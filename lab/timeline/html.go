@@ -307,7 +307,7 @@ func (v Vector) Odd() bool { return len(v.Asked) > 0 && !slices.Equal(v.Asked, v
 func (v Vector) Trouble(online cpulist.List) string {
 	var words []string
 	if lost := v.Effective.Minus(online); len(lost) > 0 {
-		words = append(words, fmt.Sprintf("CPU %s is offline", lost))
+		words = append(words, lost.Are("is", "are")+" offline")
 	}
 	if v.Dropped {
 		words = append(words, "asked and not kept")

@@ -423,7 +423,7 @@ func vectorLane(s *story, c chart, v int, seen []reading) lane {
 		}
 		m := mark{Class: r.class, Title: fmt.Sprintf("vector %d %s, %s to %s", v, r.what, r.from, r.to), Label: "?"}
 		if r.class != routeUnknown {
-			m.Hue, m.Label = hue(r.cpus[0]), "CPU "+r.cpus.String()
+			m.Hue, m.Label = hue(r.cpus[0]), r.cpus.Words()
 		}
 		l.Marks = append(l.Marks, c.over(part.from, part.to, m))
 	}
@@ -478,10 +478,10 @@ func routes(seen []reading, gone []Time, away map[int][]span, end Time) []route 
 		left := leaves(cpus, away, span{r.at, until})
 		switch {
 		case same && left == until:
-			add(r.at, until, routeSeen, cpus, fmt.Sprintf("routed to CPU %s, observed before and after", cpus))
+			add(r.at, until, routeSeen, cpus, fmt.Sprintf("routed to %s, observed before and after", cpus.Words()))
 		default:
-			add(r.at, left, routeLast, cpus, fmt.Sprintf("seen on CPU %s at %s%s", cpus, r.at, next))
-			add(left, until, routeUnknown, nil, fmt.Sprintf("is not known where: CPU %s, where it was seen at %s, has left%s", cpus, r.at, next))
+			add(r.at, left, routeLast, cpus, fmt.Sprintf("seen on %s at %s%s", cpus.Words(), r.at, next))
+			add(left, until, routeUnknown, nil, fmt.Sprintf("is not known where: %s, where it was seen at %s, has left%s", cpus.Words(), r.at, next))
 		}
 	}
 	return all

@@ -140,7 +140,7 @@ func repeated(items []item) []Row {
 		case e.Kind == kindFire:
 			what = fmt.Sprintf("vector %d fired%s", *e.Vector, until)
 			if g.cpus != nil {
-				what += fmt.Sprintf(", handled on CPU %s", g.cpus)
+				what += fmt.Sprintf(", handled on %s", g.cpus.Words())
 			}
 		case e.Kind == kindCall:
 			what = foreign.Line(e.Text) + until

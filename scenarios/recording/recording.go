@@ -22,7 +22,7 @@ type Recording struct {
 	Entries  []Entry        // in the order they began
 	Held     []Held
 	Hits     map[string]int // how often each rule was applied, by name
-	Standing []string        // holds that hold the device now
+	Standing []string       // holds that hold the device now
 }
 
 // Entry is a step that was done, or tried.
