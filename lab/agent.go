@@ -200,6 +200,11 @@ func (a *Agent) AwaitTotals(ctx context.Context, above map[int]uint64, timeout t
 	return r.Totals, err
 }
 
+// ReadDisks reads from each of the machine's disks, so many times from each online CPU, and tells which interrupts served that.
+func (a *Agent) ReadDisks(ctx context.Context, reads int) (agentapi.DisksResult, error) {
+	return call[agentapi.DisksResult](ctx, a, agentapi.MethodReadDisks, agentapi.ReadDisksParams{Reads: reads})
+}
+
 // Log returns kernel log records with a sequence number above after; 0 returns all.
 func (a *Agent) Log(ctx context.Context, after uint64) (agentapi.LogResult, error) {
 	return call[agentapi.LogResult](ctx, a, agentapi.MethodLog, agentapi.LogParams{After: after})

@@ -344,6 +344,7 @@ func (e Expect) without(aspects ...aspect) (kept Expect, dropped []aspect) {
 		want := *s.Expect
 		s.Expect = &want
 		dropObserved(&want.Observed)
+		drop(aspectPlacement, &want.Disks)
 		for _, f := range []any{&want.Log, &want.NoLog, &want.Counted} { // they speak of the machine and its vectors
 			drop(aspectCounts, f)
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"irqlab/devmodel/inject"
+	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/cpulist"
 	"irqlab/scenarios/nearest"
 )
@@ -53,6 +54,7 @@ type walk struct {
 	up       bool // queue vectors exist: a link was brought up, or vectors were added
 	linkUp   bool // the driver's link is
 	channels int  // that were set by a step since the link came up; 0: none
+	read     bool // the disks have been read from
 	counted  int  // CPUs that were online when the driver was started
 }
 
@@ -220,12 +222,52 @@ func (w *walk) step(s *Step, beside [][]Step) {
 			w.say(s, "the label %q is used before; each observation needs one of its own", s.Label)
 		}
 		w.observed[s.Label] = true
+	case VerbReadDisks:
+		w.needs(s, w.disks() > 0, "the case has no disk; give one by pressure, as in "+pressureExample(PressureNVMe))
+		w.needs(s, s.Disks.Times() <= agentapi.MaxDiskReads, fmt.Sprintf("%d reads; allowed: 1 to %d", s.Disks.Times(), agentapi.MaxDiskReads))
+		w.read = true
 	case VerbExpect:
 		w.expect(s)
+		w.expectDisks(s)
 	case VerbWaitFor:
 		w.wait(s, beside)
 	case VerbTogether:
 		w.together(s)
+	}
+}
+
+// disks is how many the pressure has.
+func (w *walk) disks() int { return len(w.c.Pressure.Neighbours()) }
+
+// expectDisks checks what is expected of disks: as many as there are, read from before, and no more queues and CPUs than they have.
+func (w *walk) expectDisks(s *Step) {
+	list := s.Expect.Disks
+	if list == nil {
+		return
+	}
+	key := VerbExpect + ".disks"
+	if !w.read {
+		w.sayAt(s, key, "no disk was read from before; put read-disks before it")
+	}
+	if len(list) != w.disks() {
+		w.sayAt(s, key, "%d disks are listed, but the pressure has %d", len(list), w.disks())
+		return
+	}
+	all := cpulist.Range(0, w.c.Shape.CPUs()-1)
+	for i, d := range list {
+		for what, cpus := range map[string][]cpulist.List{"masks": d.Masks, "queues": d.Queues} {
+			if most := w.c.Pressure.Neighbours()[i].Queues; len(cpus) > most {
+				w.sayAt(s, fmt.Sprintf("%s.%d.%s", key, i, what), "%d are listed, but the disk has %d request queues", len(cpus), most)
+			}
+			for _, l := range cpus {
+				if gone := l.Minus(all); len(gone) > 0 {
+					w.sayAt(s, fmt.Sprintf("%s.%d.%s", key, i, what), "%s not in the shape; allowed: %s", gone.Are("is", "are"), all)
+				}
+			}
+		}
+		if d.Meets != nil && len(d.Meets.Minus(all)) > 0 {
+			w.sayAt(s, fmt.Sprintf("%s.%d.meets", key, i), "%s not in the shape; allowed: %s", d.Meets.Minus(all).Are("is", "are"), all)
+		}
 	}
 }
 

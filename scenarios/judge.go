@@ -14,6 +14,7 @@ import (
 func checkSteps(steps []Step, c result.Case) []string {
 	var reasons []string
 	say := func(format string, args ...any) { reasons = append(reasons, fmt.Sprintf(format, args...)) }
+	var disks []result.Disk // of the newest read-disks
 	for s := range allSteps(steps) {
 		name := fmt.Sprintf("Step %s (%s, line %d)", s.At, s, s.Line)
 		got := c.Step(s.At)
@@ -32,8 +33,14 @@ func checkSteps(steps []Step, c result.Case) []string {
 		case s.Refused != "" && !regexp.MustCompile(s.Refused).MatchString(got.Refusal):
 			say("%s was refused with %q, expected words that match %q.", name, got.Refusal, s.Refused)
 		}
+		if s.Verb == VerbReadDisks {
+			disks = got.Disks
+		}
 		if s.Expect != nil {
 			reasons = append(reasons, s.Expect.checkFacts(name, got)...)
+			for i, want := range s.Expect.Disks {
+				reasons = append(reasons, want.check(fmt.Sprintf("%s, disk %d", name, i), i, disks)...)
+			}
 		}
 		if s.Verb == VerbStorm && got.Outcome == result.StepDone {
 			reasons = append(reasons, checkStorm(name, s, got.Storm)...)
@@ -82,6 +89,42 @@ func (e *StepExpect) checkFacts(name string, got *result.Step) []string {
 		case want.AtLeast != nil && got.Counted[i].N < *want.AtLeast:
 			say("%s occurred %d times, expected %d or more.", want.Step, got.Counted[i].N, *want.AtLeast)
 		}
+	}
+	return reasons
+}
+
+// check compares what became of a disk with what is expected of it.
+func (want *DiskExpect) check(name string, i int, disks []result.Disk) []string {
+	var reasons []string
+	say := func(format string, args ...any) {
+		reasons = append(reasons, name+": "+fmt.Sprintf(format, args...))
+	}
+	if i >= len(disks) {
+		say("the guest has no such disk.")
+		return reasons
+	}
+	d := &disks[i]
+	of := func(f func(result.DiskQueue) cpulist.List) (all []cpulist.List) {
+		for _, q := range d.Queues {
+			all = append(all, f(q))
+		}
+		return all
+	}
+	if masks := of(func(q result.DiskQueue) cpulist.List { return q.Affinity }); want.Masks != nil && !equal(want.Masks, masks) {
+		say("the request queues' masks are %s, expected %s.", Row(masks), Row(want.Masks))
+	}
+	if on := of(func(q result.DiskQueue) cpulist.List { return q.Effective }); want.Queues != nil && !equal(want.Queues, on) {
+		say("the request queues' interrupts are on CPUs %s, expected %s.", Row(on), Row(want.Queues))
+	}
+	if want.OnNode != nil && *want.OnNode != d.OnNode() {
+		if *want.OnNode {
+			say("not every request queue's interrupt is on the disk's node, expected that.")
+		} else {
+			say("every request queue's interrupt is on the disk's node, expected some to be elsewhere.")
+		}
+	}
+	if met := d.Meets(); want.Meets != nil && !slices.Equal(*want.Meets, met) {
+		say("the CPUs that handled what they had submitted are %s, expected %s.", cpus(met), cpus(*want.Meets))
 	}
 	return reasons
 }

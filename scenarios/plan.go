@@ -248,6 +248,9 @@ func (p *planner) kernels(o Overrides) error {
 				c.addWord(kernelWord(k))
 			}
 			c.Kernel = k
+			if c.ReadsDisks() && !strings.HasPrefix(k, "debian:") { // where managed interrupts go is what one would know of such a kernel
+				c.drop("kernel", aspectPlacement)
+			}
 			out = append(out, c)
 		}
 	}
@@ -402,6 +405,16 @@ func (c *Case) drop(flag string, aspects ...aspect) {
 		words[i] = string(a)
 	}
 	c.note("expectations on %s dropped because --%s overrides", strings.Join(words, ", "), flag)
+}
+
+// ReadsDisks reports whether the case looks at the pressure's disks, whose interrupts are the kernel's doing whatever the function's driver is.
+func (c *Case) ReadsDisks() bool {
+	for s := range allSteps(c.Steps) {
+		if s.Verb == VerbReadDisks {
+			return true
+		}
+	}
+	return false
 }
 
 // AskAnyVersion takes from what the case expects what only some versions of a driver do: which masks it asks for, where its vectors come to lie, how many it takes, what it

@@ -48,6 +48,7 @@ const (
 	VerbExpect       = "expect"
 	VerbWaitFor      = "wait-for"
 	VerbTogether     = "together"
+	VerbReadDisks    = "read-disks"
 	VerbSleep        = "sleep"
 )
 
@@ -71,7 +72,24 @@ type Step struct {
 	Expect   *StepExpect  // expect
 	WaitFor  *WaitFor     // wait-for
 	Together [][]Step     // together: branches that run side by side; the step is done when all of them are
+	Disks    ReadDisks    // read-disks
 	Sleep    time.Duration
+}
+
+// ReadDisks is how much is read from each disk of the pressure.
+type ReadDisks struct {
+	Reads *count `json:"reads,omitempty" jsonschema_description:"how often each online CPU reads from each disk; default 8"`
+}
+
+// Times is how often each CPU reads.
+func (r ReadDisks) Times() int { return r.Reads.or(8) }
+
+// DiskExpect is what one disk must show.
+type DiskExpect struct {
+	Masks  []cpulist.List `json:"masks,omitempty" jsonschema_description:"mask of each request queue's interrupt, in order"`
+	Queues []cpulist.List `json:"queues,omitempty" jsonschema_description:"effective CPU of each request queue's interrupt, in order"`
+	OnNode *bool          `json:"on-node,omitempty" jsonschema_description:"whether every request queue's interrupt is on the disk's node"`
+	Meets  *cpulist.List  `json:"meets,omitempty" jsonschema_description:"CPUs whose requests' interrupts were handled on themselves"`
 }
 
 // Probe is how the driver is started.
@@ -183,6 +201,7 @@ type StepExpect struct {
 	Log     many[Pattern] `json:"log,omitempty" jsonschema_description:"regular expressions, each of which some line that the kernel has logged since the case began must match"`
 	NoLog   many[Pattern] `json:"no-log,omitempty" jsonschema_description:"regular expressions that no such line may match"`
 	Counted many[Counted] `json:"counted,omitempty" jsonschema_description:"how often a step of the protocol has occurred since the case began"`
+	Disks   []DiskExpect  `json:"disks,omitempty" jsonschema_description:"of the newest read-disks, each disk of the pressure in order"`
 }
 
 // Patterns are the expressions whose first match in the kernel's log the runner notes, in the order of result.Step.Log.

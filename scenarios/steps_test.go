@@ -15,12 +15,13 @@ import (
 // The heads of scenarios whose steps follow, five lines each: the first step is in line 6.
 const (
 	manaHead = "name: x\ndriver: mana\nkernel: debian:7.3\nvectors: 5\nsteps:\n"
+	diskHead = "name: x\nstrategy: linear\nkernel: debian:7.3\nvectors: 1\npressure: [\"nvme:queues=2\", \"virtio-blk:queues=1\"]\nsteps:\n"
 	vfioHead = "name: x\nstrategy: linear\nkernel: debian:7.3\nvectors: 5\nsteps:\n"
 )
 
 // allVerbs is what an unknown one could have been.
 const allVerbs = "probe, up, down, set-channels, load, unload, bind, unbind, vectors, hold, release, end, delay, drop, duplicate, " +
-	"status, alter, add-interrupt, post, reset-service, reset, offline, online, unplug, replug, fire, settle, observe, storm, expect, wait-for, together, sleep"
+	"status, alter, add-interrupt, post, reset-service, reset, offline, online, unplug, replug, fire, settle, observe, storm, read-disks, expect, wait-for, together, sleep"
 
 func TestStepErrors(t *testing.T) {
 	for _, tc := range []struct {
@@ -48,6 +49,18 @@ func TestStepErrors(t *testing.T) {
 		{"vectors there are not", manaHead, "  - drop: {at: \"vector:5\"}\n  - probe\n  - wait-for: {step: \"vector:0x10\"}\n", []string{
 			`f.yaml:6:16: steps.0.drop.at: vector 5 is not the function's, which has 0-4`,
 			`f.yaml:8:5: steps.2: vector 16 is not the function's, which has 0-4`}},
+		{"no disk to read from", vfioHead, "  - read-disks\n", []string{
+			`f.yaml:6:5: steps.0: the case has no disk; give one by pressure, as in nvme:queues=4,node=0`}},
+		{"too many reads", diskHead, "  - read-disks: {reads: 1001}\n", []string{
+			`f.yaml:7:5: steps.0: 1001 reads; allowed: 1 to 1000`}},
+		{"a disk that was not read from", diskHead, "  - expect: {disks: [{on-node: true}, {}]}\n", []string{
+			`f.yaml:7:14: steps.0.expect.disks: no disk was read from before; put read-disks before it`}},
+		{"disks there are not", diskHead, "  - read-disks\n  - expect: {disks: [{}]}\n", []string{
+			`f.yaml:8:14: steps.1.expect.disks: 1 disks are listed, but the pressure has 2`}},
+		{"queues and CPUs there are not", diskHead, "  - read-disks\n  - expect: {disks: [{masks: [0, 1, 2]}, {queues: [4], meets: 9}]}\n", []string{
+			`f.yaml:8:23: steps.1.expect.disks.0.masks: 3 are listed, but the disk has 2 request queues`,
+			`f.yaml:8:43: steps.1.expect.disks.1.queues: CPU 4 is not in the shape; allowed: 0-3`,
+			`f.yaml:8:63: steps.1.expect.disks.1.meets: CPU 9 is not in the shape; allowed: 0-3`}},
 		{"two verbs", manaHead, "  - probe:\n    up:\n", []string{
 			`f.yaml:7:5: steps.0: two verbs in one step, probe and up; begin another step with a dash`}},
 		{"no list", manaHead, "  probe: x\n", []string{
@@ -442,6 +455,63 @@ func TestCheckSteps(t *testing.T) {
 		tc.change(&c)
 		if got := s.cases[0].Expect.Check(c); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: got\n %s\nwant\n %s", tc.what, strings.Join(got, "\n "), strings.Join(tc.want, "\n "))
+		}
+	}
+}
+
+func TestCheckDisks(t *testing.T) {
+	s, err := Load("f.yaml", []byte(diskHead+"  - read-disks\n  - expect: {disks: [{masks: [0-1, 2-3], queues: [1, 3], on-node: false, meets: \"1,3\"}, {on-node: true}]}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	zero, one := 0, 1
+	good := func() result.Case {
+		c := settled("0")
+		disks := []result.Disk{
+			{Name: "nvme0n1", Node: &zero, Queues: []result.DiskQueue{{Affinity: list("0-1"), Effective: list("1"), Node: &zero}, {Index: 1, Affinity: list("2-3"), Effective: list("3"), Node: &one}},
+				Served: []result.Served{{CPU: 0, Queue: &zero, Handled: list("1")}, {CPU: 1, Queue: &zero, Handled: list("1")}, {CPU: 2, Queue: &one, Handled: list("3")}, {CPU: 3, Queue: &one, Handled: list("3")}}},
+			{Name: "vda", Node: &one, Queues: []result.DiskQueue{{Affinity: list("0-3"), Effective: list("3"), Node: &one}}},
+		}
+		c.Steps = []result.Step{{At: "0", Outcome: result.StepDone, Disks: disks}, {At: "1", Outcome: result.StepDone}}
+		return c
+	}
+	const first, second = "Step 1 (expect, line 8), disk 0: ", "Step 1 (expect, line 8), disk 1: "
+	for _, tc := range []struct {
+		what   string
+		change func(disks []result.Disk)
+		want   []string
+	}{
+		{"as it should be", func([]result.Disk) {}, nil},
+		{"another mask", func(d []result.Disk) { d[0].Queues[1].Affinity = list("3") }, []string{first + "the request queues' masks are 0-1, 3, expected 0-1, 2-3."}},
+		{"another CPU", func(d []result.Disk) { d[0].Queues[1].Effective = list("2") }, []string{first + "the request queues' interrupts are on CPUs 1, 2, expected 1, 3."}},
+		{"a queue fewer", func(d []result.Disk) { d[0].Queues = d[0].Queues[:1] }, []string{
+			first + "the request queues' masks are 0-1, expected 0-1, 2-3.", first + "the request queues' interrupts are on CPUs 1, expected 1, 3.",
+			first + "every request queue's interrupt is on the disk's node, expected some to be elsewhere."}},
+		{"off its node", func(d []result.Disk) { d[1].Queues[0].Node = &zero }, []string{second + "not every request queue's interrupt is on the disk's node, expected that."}},
+		{"a disk of no node", func(d []result.Disk) { d[1].Node = nil }, []string{second + "not every request queue's interrupt is on the disk's node, expected that."}},
+		{"handled elsewhere", func(d []result.Disk) { d[0].Served[1].Handled = list("0-1") }, []string{first + "the CPUs that handled what they had submitted are 3, expected 1,3."}},
+		{"handled twice, once elsewhere", func(d []result.Disk) { d[0].Served = append(d[0].Served, result.Served{CPU: 3, Handled: list("0")}) },
+			[]string{first + "the CPUs that handled what they had submitted are 1, expected 1,3."}},
+	} {
+		c := good()
+		tc.change(c.Steps[0].Disks)
+		if got := s.cases[0].Expect.Check(c); !slices.Equal(got, tc.want) {
+			t.Errorf("%s: got\n %s\nwant\n %s", tc.what, strings.Join(got, "\n "), strings.Join(tc.want, "\n "))
+		}
+	}
+	c := good()
+	c.Steps[0].Disks = c.Steps[0].Disks[:1]
+	if got := s.cases[0].Expect.Check(c); !slices.Equal(got, []string{second + "the guest has no such disk."}) {
+		t.Errorf("a disk fewer: %q", got)
+	}
+	// A kernel of one's own is asked, and not held to what stock ones do.
+	for kernel, want := range map[string]bool{"debian:7.2": true, "/home/me/linux": false} {
+		cases, _, err := s.Plan(Overrides{Kernels: []string{kernel}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if held := cases[0].Steps[1].Expect.Disks != nil; held != want {
+			t.Errorf("%s is held to the placement: %v", kernel, held)
 		}
 	}
 }

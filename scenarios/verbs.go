@@ -78,6 +78,8 @@ func init() {
 		{Verb{VerbObserve, "observe: LABEL", "read every vector's masks, CPUs and counts", ""}, func(s *Step) any { return &s.Label }, false},
 		{Verb{VerbStorm, "storm: {offline: LIST, rounds: N}", "take CPUs offline and online again while all vectors fire, then wait: as many must be handled as fired, vector by vector", ""},
 			func(s *Step) any { return &s.Storm }, false},
+		{Verb{VerbReadDisks, "read-disks | read-disks: {reads: N}", "read from each disk of the pressure, from each online CPU in turn (8 times), and take down where its request queues' interrupts are, and where they were handled", ""},
+			func(s *Step) any { return &s.Disks }, true},
 		{Verb{VerbExpect, "expect: {…}", "what must hold: of the newest observation, in the kernel's log, of the steps counted", ""}, func(s *Step) any { s.Expect = &StepExpect{}; return s.Expect }, false},
 		{Verb{VerbWaitFor, "wait-for: {held: NAME | step: STEP | log: REGEXP | link: STATE | online: LIST, within: DURATION}", "wait until something has happened", ""},
 			func(s *Step) any { s.WaitFor = &WaitFor{}; return s.WaitFor }, false},
@@ -507,6 +509,8 @@ func (s Step) String() string {
 		}
 	case s.Verb == VerbObserve:
 		text += " " + s.Label
+	case s.Verb == VerbReadDisks && s.Disks.Reads != nil:
+		text += fmt.Sprintf(", %d times from each CPU", s.Disks.Times())
 	case s.Verb == VerbStorm:
 		text += fmt.Sprintf(" on CPUs %s, %d rounds", s.Storm.Offline, s.Storm.Rounds)
 	case s.WaitFor != nil:

@@ -142,6 +142,8 @@ func (s *Step) argument() any {
 		return s.Label
 	case s.Verb == VerbStorm:
 		return s.Storm
+	case s.Verb == VerbReadDisks && s.Disks.Reads != nil:
+		return s.Disks
 	case s.Expect != nil:
 		return *s.Expect
 	case s.WaitFor != nil:

@@ -78,7 +78,7 @@ func TestWriteTyped(t *testing.T) {
 		"add-interrupt completion:hwc-send vector=3", "post channel-timeout=200", "post unknown=9", "reset-service", "reset",
 		"offline 1,3", "online 1", "unplug 3", "replug 3", "fire", "fire vectors=1-2 rounds=3", "settle", "observe before",
 		"storm offline=1-2 rounds=3", "expect {online: 0-1, queues: [0, 1], queue-hints: [0, \"\"], log: [a, b], counted: {step: smc:destroy, is: 0}}",
-		"wait-for held=window", `wait-for {log: "a, b: # {c} \\d+", within: 2m, count: 2}`, "wait-for link=up", "wait-for online=0,2", "sleep 1.5s",
+		"read-disks", "read-disks reads=3", "expect {disks: [{masks: [0-1, 2-3], queues: [1, 3], on-node: false, meets: 1}, {}]}", "wait-for held=window", `wait-for {log: "a, b: # {c} \\d+", within: 2m, count: 2}`, "wait-for link=up", "wait-for online=0,2", "sleep 1.5s",
 		"together [[up], [wait-for: {held: window}, release: window]]",
 	}
 	verbs := map[string]bool{}

@@ -61,6 +61,7 @@ const (
 	MethodMark          = "log.mark"         // MarkParams -> LogRecord: a line for the kernel log
 	MethodLinks         = "link.list"        // Empty -> LinksResult (netlink)
 	MethodSetLink       = "link.set"         // SetLinkParams -> Link
+	MethodReadDisks     = "disk.read"        // ReadDisksParams -> DisksResult
 	MethodRefresh       = "fork.refresh"     // RefreshParams -> Empty: of a guest restored from a snapshot
 	MethodPowerOff      = "power.off"        // Empty -> Empty, then the guest powers off
 )
@@ -364,6 +365,47 @@ type AwaitParams struct {
 // TotalsResult is IRQ.Total of each IRQ that was awaited.
 type TotalsResult struct {
 	Totals map[int]uint64 `json:"totals"`
+}
+
+// DiskSerial begins the serial number of each disk that the lab puts into the machine; the disk's number follows, from 0.
+const DiskSerial = "irqlab"
+
+// ReadDisksParams asks for each of the lab's disks to be read from, Reads times from each online CPU in turn.
+type ReadDisksParams struct {
+	Reads int `json:"reads"` // 1 to MaxDiskReads
+}
+
+// MaxDiskReads is the largest ReadDisksParams.Reads.
+const MaxDiskReads = 1000
+
+// DisksResult tells of each disk, by its number.
+type DisksResult struct {
+	Online cpulist.List `json:"online"`
+	Disks  []Disk       `json:"disks"`
+}
+
+// Disk is one of the lab's disks.
+type Disk struct {
+	Name    string      `json:"name"`    // nvme0n1
+	Address string      `json:"address"` // of its PCI function
+	Node    int         `json:"node"`    // -1: none
+	Queues  []DiskQueue `json:"queues"`  // that have an interrupt, ascending index
+	Served  []Served    `json:"served"`  // by the CPU that read
+}
+
+// DiskQueue is a request queue's interrupt.
+type DiskQueue struct {
+	Index   int  `json:"index"` // from 0, queues for administration not counted
+	IRQ     int  `json:"irq"`
+	Managed bool `json:"managed"` // the kernel lets nobody set its mask
+	State   IRQ  `json:"state"`
+}
+
+// Served tells where the interrupt of what a CPU had read was handled.
+type Served struct {
+	CPU   int          `json:"cpu"`
+	Queue int          `json:"queue"` // -1: no queue's interrupt was
+	On    cpulist.List `json:"on"`
 }
 
 // LogParams asks for kernel log records with a sequence number above After (0: all), and of those only the ones more severe than level Below (0: all).

@@ -83,6 +83,7 @@ func New(cfg Config) *Agent {
 		agentapi.MethodMark:          method(a.mark),
 		agentapi.MethodLinks:         method(a.links),
 		agentapi.MethodSetLink:       method(a.setLink),
+		agentapi.MethodReadDisks:     method(a.readDisks),
 		agentapi.MethodRefresh:       method(a.refresh),
 		agentapi.MethodPowerOff:      method(a.powerOff),
 	}

@@ -13,6 +13,7 @@ import (
 	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/cpu"
 	"irqlab/guestagent/cpulist"
+	"irqlab/guestagent/disk"
 	"irqlab/guestagent/fault"
 	"irqlab/guestagent/irq"
 	"irqlab/guestagent/kfile"
@@ -90,6 +91,13 @@ func (a *Agent) observe(_ context.Context, p agentapi.ObserveParams) (agentapi.O
 		return agentapi.Observation{}, err
 	}
 	return irq.Observe(a.cfg.Root, p.IRQs)
+}
+
+func (a *Agent) readDisks(ctx context.Context, p agentapi.ReadDisksParams) (agentapi.DisksResult, error) {
+	if p.Reads < 1 || p.Reads > agentapi.MaxDiskReads {
+		return agentapi.DisksResult{}, fault.New(agentapi.CodeInvalid, "%d reads: allowed are 1 to %d", p.Reads, agentapi.MaxDiskReads)
+	}
+	return disk.Read(ctx, a.cfg.Root, p.Reads)
 }
 
 func (a *Agent) await(ctx context.Context, p agentapi.AwaitParams) (agentapi.Observation, error) {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/cpulist"
 	"irqlab/guestagent/fault"
@@ -254,6 +256,12 @@ func Levels(r kfile.Root) (map[int]int, error) {
 // ownsVector tells chips whose interrupts are delivered through an x86 vector of their own from demultiplexed or legacy ones.
 func ownsVector(chip string) bool {
 	return strings.Contains(chip, "IO-APIC") || strings.Contains(chip, "MSI") || strings.Contains(chip, "DMAR")
+}
+
+// Managed reports whether the kernel lets nobody set an interrupt's mask: it refuses even the mask that is set.
+func Managed(r kfile.Root, n int, mask cpulist.List) bool {
+	err := r.Write(mask.String(), dir(n), "smp_affinity_list")
+	return errors.Is(err, unix.EIO) || errors.Is(err, unix.EPERM) // which of them depends on the kernel
 }
 
 func managed(r kfile.Root, row Row) bool {

@@ -210,10 +210,10 @@ func (m Machine) devices(a *args) {
 		a.opt("-blockdev", "null-co", "node-name="+id+"-disk", "size=16777216", "read-zeroes=on")
 		switch n.Kind {
 		case NVMe:
-			a.opt("-device", "nvme", "id="+id, "bus="+bus, "drive="+id+"-disk", fmt.Sprintf("serial=irqlab%d", i),
+			a.opt("-device", "nvme", "id="+id, "bus="+bus, "drive="+id+"-disk", fmt.Sprintf("serial=%s%d", agentapi.DiskSerial, i),
 				fmt.Sprintf("max_ioqpairs=%d", n.Queues), fmt.Sprintf("msix_qsize=%d", n.Queues+1))
 		case VirtioBlk:
-			a.opt("-device", "virtio-blk-pci", "id="+id, "bus="+bus, "drive="+id+"-disk",
+			a.opt("-device", "virtio-blk-pci", "id="+id, "bus="+bus, "drive="+id+"-disk", fmt.Sprintf("serial=%s%d", agentapi.DiskSerial, i),
 				fmt.Sprintf("num-queues=%d", n.Queues), fmt.Sprintf("vectors=%d", n.Queues+1))
 		}
 	}

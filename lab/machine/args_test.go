@@ -160,7 +160,7 @@ func TestArgsOfOddMachines(t *testing.T) {
 				"-device pcie-root-port,id=port-b,bus=node0,chassis=2,slot=2,io-reserve=0,mem-reserve=2M,pref64-reserve=2M,power_controller_present=off",
 				"-device pcie-root-port,id=port-c,bus=node1,chassis=3,slot=3,io-reserve=0,mem-reserve=2M,pref64-reserve=2M,power_controller_present=off",
 				"-device pcie-root-port,id=port-neighbour0,bus=node1,chassis=4,slot=4,io-reserve=0,mem-reserve=2M,pref64-reserve=2M,power_controller_present=off",
-				"-device virtio-blk-pci,id=neighbour0,bus=port-neighbour0,drive=neighbour0-disk,num-queues=2,vectors=3",
+				"-device virtio-blk-pci,id=neighbour0,bus=port-neighbour0,drive=neighbour0-disk,serial=irqlab0,num-queues=2,vectors=3",
 				"-device nvme,id=neighbour1,bus=pcie.0,drive=neighbour1-disk,serial=irqlab1,max_ioqpairs=1,msix_qsize=2",
 			},
 		},

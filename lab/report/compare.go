@@ -63,6 +63,7 @@ func differences(a, b *result.Case) (out []Difference) {
 		}
 	}
 	add("", nil, caseRows(a, b))
+	add("", nil, diskRows(a, b))
 	for _, label := range result.Labels(a, b) {
 		x, y := find(a, label), find(b, label)
 		if missing := missingRow(x, y); missing.differs() {
@@ -210,7 +211,7 @@ func (p *page) pair(a, b *result.Case) {
 	}
 	rows := append([]row{{"kernel", a.Kernel, b.Kernel}}, caseRows(a, b)...)
 	t := sideBySide("", x, y)
-	for i, r := range rows {
+	for i, r := range append(rows, diskRows(a, b)...) {
 		p.side(&t, r, i > 0)
 	}
 	p.WriteString(t.Render(p.columns))

@@ -104,7 +104,7 @@ func (p *page) caseInFull(c *result.Case) {
 	if len(c.Pressure) > 0 {
 		pressure = strings.Join(c.Pressure, " ")
 	}
-	p.linef("  function on %s, %d vectors", node, c.Vectors)
+	p.linef("  function on %s, %s", node, Plural(c.Vectors, "vector", "vectors"))
 	p.linef("  pressure: %s", foreign.Line(pressure))
 	for _, n := range c.Notes {
 		p.bullet("  note: ", n)
@@ -169,6 +169,11 @@ func (p *page) steps(c *result.Case) {
 		t.Rows = append(t.Rows, []string{foreign.Line(s.At), fmt.Sprintf("%.1f", s.End-s.Start), foreign.Line(s.Text), p.became(s)})
 	}
 	p.WriteString(t.Render(p.columns))
+	for i := range c.Steps {
+		for j := range c.Steps[i].Disks {
+			p.disk(&c.Steps[i], &c.Steps[i].Disks[j])
+		}
+	}
 	for _, r := range c.Rules {
 		hits := p.alarm("never reached")
 		if r.Hits > 0 {

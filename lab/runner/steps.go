@@ -436,6 +436,7 @@ func (s *stepper) done(ctx context.Context, step *scenarios.Step, at int, facts 
 	r := &s.out.Steps[at]
 	r.End, r.Outcome = time.Since(s.began).Seconds(), result.StepDone
 	r.Log, r.Counted, r.Storm, r.Topology = facts.Log, facts.Counted, facts.Storm, facts.Topology
+	r.Disks = facts.Disks
 	switch {
 	case refused:
 		r.Outcome, r.Refusal = result.StepRefused, err.Error()
@@ -531,6 +532,8 @@ func (s *stepper) do(ctx context.Context, step *scenarios.Step, from since, fact
 		return s.take(ctx, step.Label)
 	case scenarios.VerbStorm:
 		return s.storm(ctx, step.Storm, facts)
+	case scenarios.VerbReadDisks:
+		return s.readDisks(ctx, step.Disks, facts)
 	case scenarios.VerbExpect:
 		return s.gather(ctx, step.Expect, facts)
 	case scenarios.VerbWaitFor:

@@ -81,6 +81,7 @@ func compare(a, b *result.Case) Compared {
 	for _, label := range labels {
 		f.observation(label, len(labels) > 1, a.Find(label), b.Find(label))
 	}
+	f.disks(a, b)
 	if a.Branch != b.Branch && a.Branch != "" && b.Branch != "" {
 		f.changed = append(f.changed, fmt.Sprintf("the driver's way: %s, before %s", b.Branch, a.Branch))
 	}
@@ -159,6 +160,23 @@ func (f *facts) observation(label string, several bool, a, b *result.Observation
 			within = ", within the same masks: the kernel's own choice"
 		}
 		f.changed = append(f.changed, fmt.Sprintf("%svector %s elsewhere%s", at, moved, within))
+	}
+}
+
+// disks compares where the interrupts of request queues are: the disk's node is where they belong.
+func (f *facts) disks(a, b *result.Case) {
+	before, after := report.DiskQueues(a), report.DiskQueues(b)
+	for _, name := range report.DiskNames(a, b) {
+		was, is := before[name], after[name]
+		if was.Queue == nil || is.Queue == nil { // it has fewer queues, or more
+			f.changed = append(f.changed, fmt.Sprintf("%s: %s, before %s", name, cmp.Or(is.String(), "none"), cmp.Or(was.String(), "none")))
+			continue
+		}
+		how := fmt.Sprintf("%s is on CPU %s, before on %s", name, is.Where(), was.Where())
+		f.sides(!was.OnNode(), !is.OnNode(), "no longer on the disk's node: "+how, "on the disk's node: "+how)
+		if was.OnNode() == is.OnNode() && was.String() != is.String() {
+			f.changed = append(f.changed, fmt.Sprintf("%s: %s, before %s", name, is, was))
+		}
 	}
 }
 

@@ -82,8 +82,14 @@ func (p *page) mailTable(title string, c *result.Case) {
 	for _, r := range c.Reasons {
 		p.item("  ", firstLine(r))
 	}
-	if len(c.Observations) == 0 {
-		return
+	var rows [][]string
+	queues := report.DiskQueues(c)
+	for _, name := range report.DiskNames(c, c) {
+		q := queues[name]
+		rows = append(rows, []string{name, q.Queue.Affinity.String(), q.Where(), report.RequestsOf(q.Disk, q.Queue.Index)})
+	}
+	if rows != nil {
+		p.table("", []string{"", "mask", "effective vCPU", "requests: from, handled on"}, rows)
 	}
 	for _, o := range c.Observations {
 		if len(c.Observations) > 1 {

@@ -205,6 +205,9 @@ func (p *page) overview(t Trial) {
 		o = table("\n")
 	}
 	p.item("", "effective CPU of the HWC vector; of each queue vector")
+	if slices.ContainsFunc(t.Cases, func(c Compared) bool { return len(report.DiskNames(c.Without, c.With)) > 0 }) {
+		p.item("", "of a case that reads from disks: of each request queue")
+	}
 	p.WriteString(o.Render(p.width))
 }
 
@@ -213,12 +216,53 @@ func side(c *result.Case, label, sep string) string {
 	o := c.Find(label)
 	failed := report.Failed(c)
 	if o == nil {
-		return cmp.Or(failed, "-")
+		return strings.TrimPrefix(strings.TrimSuffix(disks(c)+sep+failed, sep), sep)
 	}
 	if o.Clustered {
 		failed = strings.TrimPrefix(failed+", clustered", ", ")
 	}
 	return strings.TrimSuffix(report.Placement(c, o)+sep+failed, sep)
+}
+
+// disks is where the request queues of a case's disks are, "-" if it reads from none and does not fail.
+func disks(c *result.Case) string {
+	var words []string
+	queues := report.DiskQueues(c)
+	for _, name := range report.DiskNames(c, c) {
+		words = append(words, queues[name].Where())
+	}
+	if words == nil && report.Failed(c) == "" {
+		return "-"
+	}
+	return strings.Join(words, "; ")
+}
+
+// diskTable sets the request queues of both sides against each other.
+func (p *page) diskTable(before, after string, c *Compared) {
+	x, y := report.DiskQueues(c.Without), report.DiskQueues(c.With)
+	var rows [][]string
+	for _, name := range report.DiskNames(c.Without, c.With) {
+		cell := func(q report.DiskQueue, f func(report.DiskQueue) string) string {
+			if q.Queue == nil {
+				return "-"
+			}
+			return f(q)
+		}
+		for _, fact := range []struct {
+			what string
+			of   func(report.DiskQueue) string
+		}{
+			{name + ": mask", func(q report.DiskQueue) string { return cmp.Or(q.Queue.Affinity.String(), "-") }},
+			{"  effective", report.DiskQueue.Where},
+			{"  requests: from, handled on", func(q report.DiskQueue) string { return report.RequestsOf(q.Disk, q.Queue.Index) }},
+		} {
+			rows = append(rows, []string{fact.what, cell(x[name], fact.of), cell(y[name], fact.of)})
+		}
+	}
+	if rows != nil {
+		p.gap()
+		p.table("  ", []string{"", before, after}, rows)
+	}
 }
 
 // Sides writes one case for people: what of it is not as it was, and both sides of each vector, under their names.
@@ -253,6 +297,7 @@ func (p *page) inFull(before, after string, c *Compared) {
 		p.gap()
 		p.vectors(label, before, c.Without.Find(label), after, c.With.Find(label))
 	}
+	p.diskTable(before, after, c)
 	if command := c.With.Command; command != "" {
 		p.command("  again: ", command)
 	}

@@ -74,6 +74,18 @@ func warns(text string) func(*result.Case) {
 func way(branch string) func(*result.Case) { return func(c *result.Case) { c.Branch = branch } }
 
 // Each fact makes a case better or worse, and its counterpart the other; what is neither is only changed.
+// onDisk is a case that has read from a disk on node 0 whose one request queue is on a CPU of a node.
+func onDisk(cpu, node int) result.Case {
+	c := oneSide(result.Observed, "unset", 0)
+	zero := 0
+	d := result.Disk{Name: "nvme0n1", Node: &zero, Queues: []result.DiskQueue{{Affinity: cpulist.Range(0, 3), Effective: cpulist.List{cpu}, Node: &node}}}
+	for i := range 4 {
+		d.Served = append(d.Served, result.Served{CPU: i, Queue: &zero, Handled: cpulist.List{cpu}})
+	}
+	c.Observations, c.Steps = nil, []result.Step{{At: "0", Text: "read-disks", Outcome: result.StepDone, Disks: []result.Disk{d}}}
+	return c
+}
+
 func TestCompare(t *testing.T) {
 	const splat = "WARNING: CPU: 1 PID: 77 at kernel/irq/manage.c:12 x+0x1f/0x20\nCall Trace:"
 	const again = "WARNING: CPU: 3 PID: 4242 at kernel/irq/manage.c:12 x+0x2f/0x20\nCall Trace:"
@@ -112,6 +124,9 @@ func TestCompare(t *testing.T) {
 		{"a mask that is not kept", spread, dropped, Worse, Better, "did not keep what was asked for vector 2", false},
 		{"a reading that is not come to", spread, lost, Worse, Better, `did not come as far as "settled"`, false},
 		{"another way, to the same masks", changed(spread, way("linear")), changed(spread, way("numa-aware")), Changed, Changed, "the driver's way: numa-aware, before linear", false},
+		{"a request queue that comes to its disk's node", onDisk(3, 1), onDisk(1, 0), Better, Worse, "on the disk's node: disk nvme0n1 queue 0 is on CPU 1, node 0, before on 3, node 1", false},
+		{"a request queue elsewhere on its disk's node", onDisk(0, 0), onDisk(1, 0), Changed, Changed, "disk nvme0n1 queue 0: 0-3 on 1, node 0; requests 0-3 on 1, before 0-3 on 0, node 0", false},
+		{"a request queue where it was", onDisk(3, 1), onDisk(3, 1), Unchanged, Unchanged, "", false},
 		{"a hint, and no more", changed(spread, func(c *result.Case) { c.Observations[0].Vectors[1].Hint = cpulist.List{0} }), spread, Changed, Changed, "", false},
 		{"slower", spread, changed(spread, func(c *result.Case) { c.Seconds.Run = 1000 }), Unchanged, Unchanged, "", false},
 		{"the lab's own failure", spread, changed(spread, func(c *result.Case) { c.Outcome, c.Reasons = result.Error, []string{"disk full"} }), Unknown, Unknown, "", false},

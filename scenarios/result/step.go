@@ -1,6 +1,11 @@
 package result
 
-import "irqlab/guestagent/agentapi"
+import (
+	"slices"
+
+	"irqlab/guestagent/agentapi"
+	"irqlab/guestagent/cpulist"
+)
 
 // StepOutcome is how a step of an experiment ended.
 type StepOutcome string
@@ -25,6 +30,7 @@ type Step struct {
 	Log      []LogMatch     `json:"log,omitempty"`      // expect: for each regular expression, those that must match first
 	Counted  []Count        `json:"counted,omitempty"`  // expect: for each count
 	Storm    *Storm         `json:"storm,omitempty"`    // storm
+	Disks    []Disk         `json:"disks,omitempty"`    // read-disks: by number
 	Topology []agentapi.CPU `json:"topology,omitempty"` // online: of all CPUs that are online now, where one came back that had been unplugged
 }
 
@@ -56,6 +62,50 @@ type StormVector struct {
 	Own uint64 `json:"own,omitempty"`
 	// Ahead is by how many Handled was ahead of Fired at the worst moment. At the end a lost interrupt may have made up for one that was handled and never fired; here it cannot.
 	Ahead uint64 `json:"ahead,omitempty"`
+}
+
+// Disk is a disk of the pressure that was read from.
+type Disk struct {
+	Name   string      `json:"name"`   // nvme0n1
+	Node   *int        `json:"node"`   // null: none
+	Queues []DiskQueue `json:"queues"` // request queues that have an interrupt, ascending index
+	Served []Served    `json:"served"` // by the CPU that read
+}
+
+// DiskQueue is a request queue's interrupt, after the disk was read from.
+type DiskQueue struct {
+	Index     int          `json:"index"` // from 0, queues for administration not counted
+	IRQ       int          `json:"irq"`
+	Name      string       `json:"name"`      // the handler's, in /proc/interrupts
+	Managed   bool         `json:"managed"`   // the kernel lets nobody set its mask
+	Affinity  cpulist.List `json:"affinity"`  // the mask
+	Effective cpulist.List `json:"effective"` // where the kernel says that the interrupt is routed
+	Node      *int         `json:"node"`      // of the effective CPU; null: the CPUs are not on one
+}
+
+// Served tells where the interrupt of what one CPU had read was handled.
+type Served struct {
+	CPU     int          `json:"cpu"`     // that submitted the requests
+	Queue   *int         `json:"queue"`   // null: no queue's interrupt was handled
+	Handled cpulist.List `json:"handled"` // on which CPUs it was
+}
+
+// OnNode reports whether every queue's interrupt is routed to the disk's node; not of a disk that has none.
+func (d *Disk) OnNode() bool {
+	return d.Node != nil && !slices.ContainsFunc(d.Queues, func(q DiskQueue) bool { return q.Node == nil || *q.Node != *d.Node })
+}
+
+// Meets are the CPUs that handled the interrupts of what they had submitted, and no other CPU did.
+func (d *Disk) Meets() cpulist.List {
+	var met, elsewhere cpulist.List
+	for _, s := range d.Served {
+		if own := (cpulist.List{s.CPU}); slices.Equal(s.Handled, own) {
+			met = met.Or(own)
+		} else {
+			elsewhere = elsewhere.Or(own)
+		}
+	}
+	return met.Minus(elsewhere)
 }
 
 // Lost is how many interrupts are missing from Handled for certain.
