@@ -18,7 +18,7 @@ import (
 func (p *page) disk(s *result.Step, d *result.Disk) {
 	p.linef("")
 	p.linef("  step %s, disk %s on %s:", foreign.Line(s.At), foreign.Line(d.Name), nodeWords(d.Node))
-	t := layout.Table{Rules: true, Indent: "  ", Header: []string{"queue", "name", "irq", "mask", "effective", "its node", "requests: from, handled on"}, Right: []int{0, 2}}
+	t := layout.Table{Rules: true, Indent: "  ", Header: []string{"queue", "name", "irq", "mask", "effective", "its node", "requests"}, Right: []int{0, 2}}
 	for i := range d.Queues {
 		q := &d.Queues[i]
 		node := nodeWords(q.Node)
@@ -38,7 +38,7 @@ func nodeWords(node *int) string {
 	return "node " + strconv.Itoa(*node)
 }
 
-// RequestsOf says where the requests of a queue came from, and where they were handled: "0-3 on 3".
+// RequestsOf says where the requests of a queue came from, and where they were handled: "from 0-3 on 3".
 func RequestsOf(d *result.Disk, queue int) string {
 	var order []string
 	from := map[string]cpulist.List{}
@@ -53,7 +53,7 @@ func RequestsOf(d *result.Disk, queue int) string {
 		from[on] = append(from[on], s.CPU)
 	}
 	for i, on := range order {
-		order[i] = from[on].String() + " on " + on
+		order[i] = "from " + from[on].String() + " on " + on
 	}
 	if order == nil {
 		return "none"
@@ -116,7 +116,7 @@ func (q DiskQueue) OnNode() bool {
 	return q.Disk.Node != nil && q.Queue.Node != nil && *q.Disk.Node == *q.Queue.Node
 }
 
-// String is "0-3 on 3, node 1; requests 0-3 on 3".
+// String is "0-3 on 3, node 1; requests from 0-3 on 3".
 func (q DiskQueue) String() string {
 	if q.Queue == nil {
 		return ""

@@ -30,9 +30,9 @@ func TestDisk(t *testing.T) {
 	p.disk(&c.Steps[0], &c.Steps[0].Disks[0])
 	want := `
   step 0, disk nvme0n1 on node 0:
-  queue  name     irq  mask  effective  its node  requests: from, handled on
-  --------------------------------------------------------------------------
-      0  nvme0q1   30  0-3   3          node 1    0-3 on 3
+  queue  name     irq  mask  effective  its node  requests
+  -------------------------------------------------------------
+      0  nvme0q1   30  0-3   3          node 1    from 0-3 on 3
   none on the disk's node; managed: nobody can set these masks; submitted and
     handled on the same CPU: from CPU 3
 `
@@ -41,7 +41,7 @@ func TestDisk(t *testing.T) {
 	}
 	d := &c.Steps[0].Disks[0]
 	d.Served[1].Handled, d.Served[2].Queue = cpulist.List{1, 3}, nil
-	if got, want := RequestsOf(d, 0), "0,3 on 3; 1 on 1,3"; got != want {
+	if got, want := RequestsOf(d, 0), "from 0,3 on 3; from 1 on 1,3"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if got := RequestsOf(d, 1); got != "none" {
@@ -55,7 +55,7 @@ func TestCompareDisks(t *testing.T) {
 	for _, d := range differences(&a, &b) {
 		got = append(got, d.What+": "+d.A+" | "+d.B)
 	}
-	want := "disk nvme0n1 queue 0: 0-3 on 3, node 1; requests 0-3 on 3 | 0-3 on 1, node 0; requests 0-3 on 1"
+	want := "disk nvme0n1 queue 0: 0-3 on 3, node 1; requests from 0-3 on 3 | 0-3 on 1, node 0; requests from 0-3 on 1"
 	if strings.Join(got, "\n") != want {
 		t.Errorf("%q, want %q", got, want)
 	}

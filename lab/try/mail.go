@@ -89,7 +89,7 @@ func (p *page) mailTable(title string, c *result.Case) {
 		rows = append(rows, []string{name, q.Queue.Affinity.String(), q.Where(), report.RequestsOf(q.Disk, q.Queue.Index)})
 	}
 	if rows != nil {
-		p.table("", []string{"", "mask", "effective vCPU", "requests: from, handled on"}, rows)
+		p.table("", []string{"", "mask", "effective vCPU", "requests"}, rows)
 	}
 	for _, o := range c.Observations {
 		if len(c.Observations) > 1 {

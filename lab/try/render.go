@@ -254,7 +254,7 @@ func (p *page) diskTable(before, after string, c *Compared) {
 		}{
 			{name + ": mask", func(q report.DiskQueue) string { return cmp.Or(q.Queue.Affinity.String(), "-") }},
 			{"  effective", report.DiskQueue.Where},
-			{"  requests: from, handled on", func(q report.DiskQueue) string { return report.RequestsOf(q.Disk, q.Queue.Index) }},
+			{"  requests", func(q report.DiskQueue) string { return report.RequestsOf(q.Disk, q.Queue.Index) }},
 		} {
 			rows = append(rows, []string{fact.what, cell(x[name], fact.of), cell(y[name], fact.of)})
 		}

@@ -125,7 +125,7 @@ func TestCompare(t *testing.T) {
 		{"a reading that is not come to", spread, lost, Worse, Better, `did not come as far as "settled"`, false},
 		{"another way, to the same masks", changed(spread, way("linear")), changed(spread, way("numa-aware")), Changed, Changed, "the driver's way: numa-aware, before linear", false},
 		{"a request queue that comes to its disk's node", onDisk(3, 1), onDisk(1, 0), Better, Worse, "on the disk's node: disk nvme0n1 queue 0 is on CPU 1, node 0, before on 3, node 1", false},
-		{"a request queue elsewhere on its disk's node", onDisk(0, 0), onDisk(1, 0), Changed, Changed, "disk nvme0n1 queue 0: 0-3 on 1, node 0; requests 0-3 on 1, before 0-3 on 0, node 0", false},
+		{"a request queue elsewhere on its disk's node", onDisk(0, 0), onDisk(1, 0), Changed, Changed, "disk nvme0n1 queue 0: 0-3 on 1, node 0; requests from 0-3 on 1, before 0-3 on 0, node 0", false},
 		{"a request queue where it was", onDisk(3, 1), onDisk(3, 1), Unchanged, Unchanged, "", false},
 		{"a hint, and no more", changed(spread, func(c *result.Case) { c.Observations[0].Vectors[1].Hint = cpulist.List{0} }), spread, Changed, Changed, "", false},
 		{"slower", spread, changed(spread, func(c *result.Case) { c.Seconds.Run = 1000 }), Unchanged, Unchanged, "", false},
