@@ -176,11 +176,7 @@ func (h *holdSession) run(ctx context.Context, c *scenarios.Case, o runner.Optio
 func shellCommand(cmd *cobra.Command, args []string) string {
 	words := append([]string{"irqlab", "shell"}, args...)
 	cmd.Flags().Visit(func(f *pflag.Flag) {
-		values := []string{f.Value.String()}
-		if list, ok := f.Value.(pflag.SliceValue); ok {
-			values = list.GetSlice()
-		}
-		for _, v := range values {
+		for _, v := range valuesOf(f) {
 			if f.Name != "out" {
 				words = append(words, "--"+f.Name+"="+v)
 			}

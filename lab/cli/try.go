@@ -128,11 +128,7 @@ func again(cmd *cobra.Command, args []string) string {
 		if !flag.Changed && flag.Name != "kernel" || slices.Contains([]string{"format", "out", "log", "verbose", "keep", "jobs"}, flag.Name) {
 			return
 		}
-		values := []string{flag.Value.String()}
-		if list, ok := flag.Value.(pflag.SliceValue); ok {
-			values = list.GetSlice()
-		}
-		for _, v := range values {
+		for _, v := range valuesOf(flag) {
 			words = append(words, "--"+flag.Name)
 			if flag.Value.Type() != "bool" {
 				words = append(words, v)
@@ -140,6 +136,14 @@ func again(cmd *cobra.Command, args []string) string {
 		}
 	})
 	return quoted(words)
+}
+
+// valuesOf are what a flag was given: of one that may be repeated, each.
+func valuesOf(flag *pflag.Flag) []string {
+	if list, ok := flag.Value.(pflag.SliceValue); ok {
+		return list.GetSlice()
+	}
+	return []string{flag.Value.String()}
 }
 
 // trying is a patch being tried.
