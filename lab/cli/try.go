@@ -357,7 +357,7 @@ func (t *trying) apply(src *build.Source) (map[string][]byte, error) {
 	if err != nil && !errors.As(err, &misfit) {
 		return nil, err
 	}
-	t.trial.Outside, t.trial.Notes = t.applied.Outside, append(t.applied.Notes, src.Notes...)
+	t.trial.Outside = t.applied.Outside
 	for _, h := range t.applied.Hunks {
 		hunk := try.Hunk{Path: h.Path, Where: h.Where(), Line: h.Line, Offset: h.Offset, Fuzz: h.Fuzz}
 		if h.Misfit != nil {
