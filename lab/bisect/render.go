@@ -30,11 +30,7 @@ func (b *Bisection) Head() string {
 		line(end.what, fmt.Sprintf("%.*s %s", nameWidth, end.c.Name, end.c.Subject))
 	}
 	line("commits:", fmt.Sprintf("%d, %d of them change the module", b.Range.Commits, b.Range.OfModule))
-	kernel := cmp.Or(b.Kernel.Release, b.Kernel.Spec)
-	if kernel != b.Kernel.Spec {
-		kernel += " (" + b.Kernel.Spec + ")"
-	}
-	line("kernel:", kernel)
+	line("kernel:", b.Kernel.String())
 	for _, n := range b.Notes {
 		s.WriteString(item("note:    ", n))
 	}

@@ -24,7 +24,7 @@ func Mail(w io.Writer, t Trial) error {
 		p.item("Patch:   ", text)
 	}
 	p.item("Id:      ", t.ID)
-	p.item("Kernel:  ", strings.TrimPrefix(fmt.Sprintf("%s (%s)", t.Kernel.Release, t.Kernel.Spec), " "))
+	p.item("Kernel:  ", t.Kernel.String())
 	if m := t.Module; m != nil {
 		text := fmt.Sprintf("only %s was rebuilt", m.Name)
 		if t.Kernel.Compiler != "" {

@@ -79,11 +79,7 @@ func (p *page) heading(t Trial) {
 	if t.ID != "" {
 		p.item("id:      ", t.ID)
 	}
-	kernel := cmp.Or(t.Kernel.Release, t.Kernel.Spec)
-	if t.Kernel.Release != "" && t.Kernel.Release != t.Kernel.Spec {
-		kernel += " (" + t.Kernel.Spec + ")"
-	}
-	p.item("kernel:  ", kernel)
+	p.item("kernel:  ", t.Kernel.String())
 	for _, n := range t.Notes {
 		p.item("note:    ", n)
 	}

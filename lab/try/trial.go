@@ -38,6 +38,14 @@ type Kernel struct {
 	Compiler string `json:"compiler,omitempty"` // that built the module
 }
 
+// String is the release and how it was asked for, as far as they are known and not the same: "6.18.15+deb13-cloud-amd64 (debian:6.18)".
+func (k Kernel) String() string {
+	if k.Release == "" || k.Release == k.Spec {
+		return k.Spec
+	}
+	return k.Release + " (" + k.Spec + ")"
+}
+
 // Patch is one patch of the series.
 type Patch struct {
 	Title     string   `json:"title"` // "" for a plain diff
