@@ -50,13 +50,13 @@ func (f *treeFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.good, "good", "", "commit (`REV`) that is good")
 	fs.StringVar(&f.bad, "bad", "HEAD", "commit (`REV`) that is bad")
 	fs.StringVar(&f.tree, "tree", ".", "the kernel's git tree (`DIR`); it is only read")
-	fs.StringVar(&f.kernel, "kernel", lab.DefaultKernel, "kernel `SPEC` that runs each commit's module, one of Debian's:\ndebian:6.18, debian:7.3.4")
+	fs.StringVar(&f.kernel, "kernel", lab.DefaultKernel, "kernel `SPEC` that runs each commit's module, one of Debian's: debian:6.18, debian:7.3.4")
 	fs.StringVar(&f.log, "log", "", "`FILE` for what git bisect replay does again")
 	fs.StringArrayVar(&f.cases, "case", nil, "case (`NAME`) of the scenario to run; may be repeated")
 	fs.StringArrayVar(&f.expect, "expect", nil, "expect this, too (`KEY=VALUE`), as in run; may be repeated")
 	f.registerMachine(fs)
 	f.runFlags.register(fs)
-	fs.Lookup("out").Usage = "new or empty `directory` for each commit's results, the bisection as JSON and text,\nand its log"
+	fs.Lookup("out").Usage = "new or empty `directory` for each commit's results, the bisection as JSON and text, and its log"
 }
 
 func (f *treeFlags) validate() error {
@@ -153,7 +153,7 @@ func (t *treeBisect) run(ctx context.Context, args []string) error {
 	}
 	defer func() {
 		if err := t.git.Close(); err != nil {
-			fmt.Fprintln(t.s.Err, "irqlab: warning:", err)
+			t.s.say("warning: %v", err)
 		}
 	}()
 	g := t.git
