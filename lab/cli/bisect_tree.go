@@ -9,13 +9,11 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"irqlab/images"
 	"irqlab/lab"
 	"irqlab/lab/bisect"
 	"irqlab/lab/build"
@@ -32,9 +30,6 @@ const (
 	bisectText = "bisect.txt"
 	bisectLog  = "bisect.log"
 )
-
-// bisectScenario asks what any version of the driver owes.
-const bisectScenario = "spread"
 
 // modulePaths are the folders of a tree that the driver's module is built of.
 var modulePaths = []string{try.ModuleDir, "include/net/mana"}
@@ -94,7 +89,7 @@ include/net/mana are judged, by what they have there: the rest of the kernel is
 was written for, and expect commits far from it not to build. How many commits
 change something else is said; what they do is not seen.
 
-The scenario is ` + bisectScenario + ` unless another is named. Of shipped ones that hold
+The scenario is ` + try.AnyMachine + ` unless another is named. Of shipped ones that hold
 each version of the driver to what it is known for only what any version owes is
 asked.
 
@@ -180,24 +175,17 @@ func (t *treeBisect) plan(ctx context.Context, names []string) ([]scenarios.Case
 	f := t.scenarioFlags
 	f.kernels = []string{t.kernel}
 	if len(names) == 0 {
-		names = []string{bisectScenario}
-		if len(f.shapes)+len(f.deviceNodes)+len(f.offlines) > 0 && len(f.vectors)+len(f.expect) == 0 {
-			f.expect = []string{"clustered=false"} // which holds on any machine, if there is a queue for each CPU
-		}
+		names = []string{try.AnyMachine}
+		f.anyMachine()
 	}
-	cases, err := f.plan(ctx, names, t.s)
+	cases, err := f.planDriver(ctx, names, "all commits would be alike", t.s)
 	if err != nil {
 		return nil, err
 	}
-	asked := try.Ask(cases)
-	if len(asked) == 0 {
-		return nil, usageError(fmt.Errorf("no case of %s has to do with the kernel's driver, so that all commits would be alike; scenarios that have: %s, %s, low-vcpu-driver",
-			strings.Join(names, ", "), bisectScenario, try.Scenario))
-	}
-	if err := judged(asked); err != nil {
+	if err := judged(cases); err != nil {
 		return nil, usageError(err)
 	}
-	return asked, nil
+	return cases, nil
 }
 
 // judge judges both ends, then what git asks for.
@@ -272,17 +260,10 @@ func (t *treeBisect) prepare(ctx context.Context) error {
 	}
 	p := newProgress(t.s.Err)
 	defer p.close()
-	kernel, err := cache.Kernel(ctx, t.kernel, p.report)
-	if err != nil {
-		return labError(images.AsBadKernel(t.kernel, err))
-	}
-	t.found.Kernel.Release = kernel.Release
-	t.build = build.New(cache, p.report)
-	if t.source, err = t.build.Source(ctx, kernel, try.ModuleDir); err != nil {
+	if t.source, err = driverSource(ctx, cache, &t.found.Kernel, p); err != nil {
 		return err
 	}
 	t.build = build.New(cache, nil)
-	t.found.Kernel.Source, t.found.Kernel.Compiler = t.source.Origin, t.source.Compiler
 	t.found.Notes = append(t.found.Notes, t.source.Notes...)
 	return nil
 }
@@ -324,8 +305,7 @@ func (t *treeBisect) try(ctx context.Context, c bisect.Commit) (bisect.Step, err
 	}
 	cases := make([]scenarios.Case, len(t.cases))
 	for i, x := range t.cases {
-		x.Modules = []scenarios.Module{{Name: module.Name, File: module.Path}}
-		x.Command += " --module " + quoted([]string{module.Name + "=" + module.Path})
+		withModule(&x, module.Name, module.Path)
 		cases[i] = x
 	}
 	flags := t.runFlags

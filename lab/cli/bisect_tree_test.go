@@ -116,7 +116,7 @@ func TestBisectTree(t *testing.T) {
 		t.Skip("builds modules and boots virtual machines")
 	}
 	t.Parallel()
-	src := driverSource(t)
+	src := sourceOfDriver(t)
 	const gdma, ethernet, header = try.ModuleDir + "/gdma_main.c", try.ModuleDir + "/mana_en.c", "include/net/mana/gdma.h"
 	// A file that a commit does not have is not taken from the kernel's source.
 	bare := &treeBisect{source: src}

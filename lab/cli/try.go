@@ -87,7 +87,7 @@ PATCH is a mail, a mailbox or a series (b4, git format-patch), a diff, a page sa
 git:DIR@A..B for commits. Several are applied in order. What does not apply is shown hunk by hunk, with the text that stands there; fuzz is always told.
 
 The usual cases place the driver's vectors on 2 to 8 CPUs, with and without SMT, on two nodes, beside a neighbour and with CPUs offline (irqlab run ` + try.Scenario + ` runs them for any
-driver). --scenario, --case and --all choose others; with another machine (--shape, …) the scenario is spread. Shipped scenarios hold each version of the driver to what it is known for:
+driver). --scenario, --case and --all choose others; with another machine (--shape, …) the scenario is ` + try.AnyMachine + `. Shipped scenarios hold each version of the driver to what it is known for:
 here they only ask what any version owes.
 
 Only the driver's module is built yet: a patch that changes other files of the kernel needs a whole kernel, and is told so (125). So is one for a kernel whose source the archive
@@ -216,23 +216,12 @@ func (t *trying) plan(ctx context.Context) ([]scenarios.Case, error) {
 	choice := t.choice
 	machine := len(f.shapes)+len(f.vectors)+len(f.deviceNodes)+len(f.offlines) > 0
 	if machine && !choice.All && len(choice.Scenarios) == 0 {
-		choice.Scenarios = []string{"spread"}
-		if len(f.vectors) == 0 {
-			f.expect = []string{"clustered=false"} // which holds on any machine, if there is a queue for each CPU
-		}
+		choice.Scenarios = []string{try.AnyMachine}
+		f.anyMachine()
 	}
 	names, chosen := choice.Names()
 	f.cases = chosen
-	cases, err := f.plan(ctx, names, t.s)
-	if err != nil {
-		return nil, err
-	}
-	asked := try.Ask(cases)
-	if len(asked) == 0 {
-		return nil, usageError(fmt.Errorf("no case of %s has to do with the kernel's driver, so that a patch to it would change nothing; scenarios that have: %s, spread, low-vcpu-driver",
-			strings.Join(names, ", "), try.Scenario))
-	}
-	return asked, nil
+	return f.planDriver(ctx, names, "a patch to it would change nothing", t.s)
 }
 
 // readPatches reads all that the arguments name.
@@ -295,17 +284,11 @@ func (t *trying) build(ctx context.Context, cache *images.Cache) (without, with 
 	p := newProgress(t.s.Err)
 	defer p.close()
 	began := time.Now()
-	kernel, err := cache.Kernel(ctx, t.kernel, p.report)
-	if err != nil {
-		return "", "", labError(images.AsBadKernel(t.kernel, err))
-	}
-	t.trial.Kernel.Release = kernel.Release
-	b := build.New(cache, p.report)
-	src, err := b.Source(ctx, kernel, try.ModuleDir)
+	src, err := driverSource(ctx, cache, &t.trial.Kernel, p)
 	if err != nil {
 		return "", "", err
 	}
-	t.trial.Kernel.Source, t.trial.Kernel.Compiler = src.Origin, src.Compiler
+	b := build.New(cache, p.report)
 	t.trial.Notes = append(t.trial.Notes, src.Notes...)
 	t.trial.Seconds.Source = time.Since(began).Seconds()
 	p.result(t.s.Err, "irqlab: source and compiler: %s; %s (%.1f s)", src.Origin, src.Compiler, t.trial.Seconds.Source)
@@ -400,17 +383,13 @@ func (t *trying) remedy(misfit *patch.ApplyError) string {
 // compare runs the cases on both sides, and judges.
 func (t *trying) compare(ctx context.Context, cases []scenarios.Case, without, with string) error {
 	module := t.trial.Module.Name
-	for i := range cases {
-		cases[i].Modules = []scenarios.Module{{Name: module, File: with}}
-	}
 	both := withoutAndWith(cases)
 	for i := range both {
-		c := &both[i]
-		if i < len(cases) && without != "" {
-			c.Modules = []scenarios.Module{{Name: module, File: without}}
-		}
-		for _, m := range c.Modules {
-			c.Command += " --module " + quoted([]string{m.Name + "=" + m.File})
+		switch c := &both[i]; {
+		case i >= len(cases):
+			withModule(c, module, with)
+		case without != "":
+			withModule(c, module, without)
 		}
 	}
 	began := time.Now()

@@ -42,8 +42,8 @@ func behindIncludes(t *testing.T, src *build.Source, path, line string) string {
 	return patch
 }
 
-// driverSource is the source of the driver of the newest kernel.
-func driverSource(t *testing.T) *build.Source {
+// sourceOfDriver is the source of the driver of the newest kernel.
+func sourceOfDriver(t *testing.T) *build.Source {
 	t.Helper()
 	cache, err := images.OpenCache("")
 	if err != nil {
@@ -67,7 +67,7 @@ func TestTry(t *testing.T) {
 		t.Skip("builds a module and boots virtual machines")
 	}
 	t.Parallel()
-	src := driverSource(t)
+	src := sourceOfDriver(t)
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		t.Helper()

@@ -14,12 +14,15 @@ const ModuleDir = "drivers/net/ethernet/microsoft/mana"
 // Scenario is what a changed driver is tried with, unless other scenarios are named.
 const Scenario = "changed-driver"
 
+// AnyMachine is the scenario that any version of the driver must meet, whatever the machine.
+const AnyMachine = "spread"
+
 // usual are the cases of Scenario that are run unless more are asked for: on 2 to 8 CPUs, with and without SMT, on two nodes, and with and without a neighbour. They are few, so
 // that both sides of all of them take some ten seconds on two cores, from snapshots.
 var usual = []string{"neighbour", "two-cores", "eight", "boundary", "node-1", "offline"}
 
 // more are the scenarios whose cases of the kernel's driver are run with --all, beside Scenario and the fault catalogue.
-var more = []string{"spread", "vector-boundary", "device-node", "offline-before", "unplug-during-probe", "unplug-during-reset", "unplug-after", "unplug-storm"}
+var more = []string{AnyMachine, "vector-boundary", "device-node", "offline-before", "unplug-during-probe", "unplug-during-reset", "unplug-after", "unplug-storm"}
 
 // Choice says which cases are to be run.
 type Choice struct {
@@ -42,7 +45,7 @@ func (c Choice) Names() (names, cases []string) {
 }
 
 // Ask takes from planned cases what tells nothing of a changed driver: cases that the kernel's driver has no part in, and cases that run what another does. Shipped scenarios hold a
-// driver to its version's own behaviour: of these only what any version owes is left, but for Scenario and spread, which ask for no more, and for faults, which are not about placement.
+// driver to its version's own behaviour: of these only what any version owes is left, but for Scenario and AnyMachine, which ask for no more, and for faults, which are not about placement.
 func Ask(cases []scenarios.Case) []scenarios.Case {
 	var out []scenarios.Case
 	seen := map[string]bool{}
@@ -56,7 +59,7 @@ func Ask(cases []scenarios.Case) []scenarios.Case {
 			continue
 		}
 		seen[what] = true
-		if slices.Contains(shipped, c.Scenario) && c.Scenario != Scenario && c.Scenario != "spread" {
+		if slices.Contains(shipped, c.Scenario) && c.Scenario != Scenario && c.Scenario != AnyMachine {
 			c.AskAnyVersion()
 		}
 		out = append(out, c)
