@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,6 +37,15 @@ func (c *Cache) Find(kind, key string) (dir string, ok bool) {
 	}
 	c.touch(kind, name)
 	return dir, true
+}
+
+// Remove takes an entry away, waiting for those who use it; one that is not there is no error.
+func (c *Cache) Remove(ctx context.Context, kind, key string) error {
+	name := entryName(key)
+	if _, err := os.Lstat(filepath.Join(c.dir, kind, name)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return c.remove(ctx, kind, name)
 }
 
 // NeedSpace fails early and clearly, with a *NoSpaceError, when fewer than need bytes are left.

@@ -227,7 +227,7 @@ func (b *Builder) preparedHeaders(ctx context.Context, p *plan, t *toolchain, mo
 		}
 		defer release()
 		tree := filepath.Join(dir, srcDir, "linux-"+upstream(p.kernel.Version))
-		if err := b.extract(ctx, root, tarball, tree, module); err != nil {
+		if err := b.extract(ctx, root, tarball, tree, func(name string) bool { return partOfPrepared(name, module) }); err != nil {
 			return err
 		}
 		if err := os.RemoveAll(work); err != nil {
@@ -248,8 +248,8 @@ func partOfPrepared(name, module string) bool {
 		preparedParts.MatchString(name) || strings.HasPrefix(name, module+"/")
 }
 
-// extract unpacks the parts of a source that a build of modules needs. The toolchain's own xz decompresses side by side, which is what takes the time here.
-func (b *Builder) extract(ctx context.Context, root, tarball, tree, module string) error {
+// extract unpacks the wanted parts of a source. The toolchain's own xz decompresses side by side, which is what takes the time here.
+func (b *Builder) extract(ctx context.Context, root, tarball, tree string, want func(name string) bool) error {
 	if err := os.MkdirAll(tree, 0o700); err != nil {
 		return err
 	}
@@ -276,7 +276,7 @@ func (b *Builder) extract(ctx context.Context, root, tarball, tree, module strin
 		if files++; files%1000 == 0 {
 			b.report("unpacking "+filepath.Base(tarball), int64(files), 0)
 		}
-		if !partOfPrepared(name, module) {
+		if !want(name) {
 			return nil
 		}
 		return writeFile(to, name, h, r)

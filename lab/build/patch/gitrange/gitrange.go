@@ -324,11 +324,16 @@ func (g *repository) patches(ctx context.Context, args ...string) (patch.Series,
 
 // run runs git and has read what it prints. Its error, if there is one, is git's.
 func (g *repository) run(ctx context.Context, args []string, read func(io.Reader) error) error {
+	return g.feed(ctx, args, nil, read)
+}
+
+// feed is run with something for git to read.
+func (g *repository) feed(ctx context.Context, args []string, in io.Reader, read func(io.Reader) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	c := g.command(ctx, args...)
 	var said tail
-	c.Stderr = &said
+	c.Stdin, c.Stderr = in, &said
 	out, err := c.StdoutPipe()
 	if err != nil {
 		return err
