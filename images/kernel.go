@@ -94,6 +94,14 @@ func (c *Cache) Kernel(ctx context.Context, spec string, p Progress) (Kernel, er
 		return Kernel{}, err
 	}
 	switch {
+	case s.Commit && c.Build == nil:
+		return Kernel{}, &SpecError{Spec: spec, Problem: "a commit's kernel has to be built, which is not done here"}
+	case s.Commit:
+		path, err := c.Build(ctx, spec, p)
+		if err != nil {
+			return Kernel{}, kernelError(spec, err)
+		}
+		return c.pathKernel(ctx, spec, path, p)
 	case s.Debian != "":
 		return c.debianKernel(ctx, spec, s.Debian, p)
 	case len(s.Debs) > 0:

@@ -24,13 +24,16 @@ func TestParseSpec(t *testing.T) {
 		"a.deb":                          {Debs: []string{"a.deb"}},
 		"x/a.deb,b.deb":                  {Debs: []string{"x/a.deb", "b.deb"}},
 		"7.3":                            {Path: "7.3"},
+		"git:linux@v7.2":                 {Commit: true},
+		"git:a.deb":                      {Commit: true},
+		"./git:linux":                    {Path: "./git:linux"},
 	} {
 		got, err := parseSpec(in)
 		if err != nil || cmp.Diff(want, got) != "" {
 			t.Errorf("parseSpec(%q) = %+v, %v; want %+v", in, got, err, want)
 		}
 	}
-	for _, in := range []string{"", " ", "debian:", "debian:latest", "debian:7.3/x", "debian:../7", "debian:7 3", "debian:.7", "a\x00b", ".deb", "a.deb,.deb"} {
+	for _, in := range []string{"", " ", "debian:", "debian:latest", "debian:7.3/x", "debian:../7", "debian:7 3", "debian:.7", "a\x00b", ".deb", "a.deb,.deb", "git:a\x00b"} {
 		if got, err := parseSpec(in); err == nil {
 			t.Errorf("parseSpec(%q) = %+v, want an error", in, got)
 		}
@@ -38,7 +41,7 @@ func TestParseSpec(t *testing.T) {
 }
 
 func FuzzParseSpec(f *testing.F) {
-	for _, s := range []string{"debian:7.3", "debian:", "a.deb,b.deb", ",.deb", "debian:7.3.4-1~bpo13+1", "/x", "debian:1:2"} {
+	for _, s := range []string{"debian:7.3", "debian:", "a.deb,b.deb", ",.deb", "debian:7.3.4-1~bpo13+1", "/x", "debian:1:2", "git:a@b"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -47,7 +50,7 @@ func FuzzParseSpec(f *testing.F) {
 			return
 		}
 		set := 0
-		for _, is := range []bool{got.Debian != "", len(got.Debs) > 0, got.Path != ""} {
+		for _, is := range []bool{got.Debian != "", len(got.Debs) > 0, got.Path != "", got.Commit} {
 			if is {
 				set++
 			}

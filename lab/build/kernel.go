@@ -79,6 +79,12 @@ func (r builtFile) write(entry string) error {
 	return os.WriteFile(filepath.Join(entry, resultFile), data, 0o600)
 }
 
+// HasKernel tells whether the kernel was built as it is, so that building it with a change does not take minutes.
+func (b *Builder) HasKernel(t *Tree) bool {
+	_, ok := b.cache.Find(baseKind, (&whole{t: t}).key(false))
+	return ok
+}
+
 // Kernel builds a kernel with files changed: path in the tree to content, nil for a file that is removed. No change builds it as it is, which takes minutes once; every other
 // starts from the objects of that one.
 //

@@ -43,6 +43,12 @@ type DebugError struct {
 
 func (e *DebugError) Error() string { return fmt.Sprintf("debug option %q: %s", e.Name, e.Reason) }
 
+// Check tells of a mistake in the options: a *DebugError.
+func (o KernelOptions) Check() error {
+	_, err := o.debug()
+	return err
+}
+
 // debug are the options' names, sorted, each once.
 func (o KernelOptions) debug() ([]string, error) {
 	names := slices.Compact(slices.Sorted(slices.Values(o.Debug)))

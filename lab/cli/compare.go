@@ -38,6 +38,10 @@ Exit status: 0 every case ran on both sides, whatever differs and whatever was e
 			if err := rf.output(&s); err != nil {
 				return err
 			}
+			var err error
+			if sf.kernels, err = eachCommit(sf.kernels); err != nil {
+				return err
+			}
 			modules := len(sf.modules) > 0 && len(sf.kernels) <= 1
 			if !modules && (len(sf.kernels) != 2 || sf.kernels[0] == sf.kernels[1]) {
 				return usageError(errors.New("two kernels are compared; name each with --kernel SPEC, or one, and what is to replace its own with --module"))

@@ -38,12 +38,13 @@ type scenarioFlags struct {
 	cases   []string // to be run, of those there are then
 	expect  []string // beside what the scenario says
 
+	unnamed bool // the commands of cases leave out the kernel, which is only built then
 	bare    bool // only the machine counts, not what is done there and expected
 	implied bool // drivers are nobody's wish
 }
 
 func (f *scenarioFlags) register(fs *pflag.FlagSet) {
-	fs.StringArrayVar(&f.kernels, "kernel", nil, "kernel `SPEC`: debian:7.3 (newest complete match), debian:6.18.15, a bzImage or vmlinux, a kernel build tree, or .deb files joined by commas")
+	fs.StringArrayVar(&f.kernels, "kernel", nil, "kernel `SPEC`: debian:7.3 (newest complete match), debian:6.18.15, a bzImage or vmlinux, a kernel build tree, .deb files joined by commas, or git:DIR@REV, a commit of a git tree, whose kernel is built with a small configuration (git:DIR@A..B: both ends)")
 	fs.StringArrayVar(&f.strategies, "strategy", nil, "affinity strategy `NAME`, one of "+strings.Join(strategy.Names(), ", ")+"; or "+scenarios.AllStrategies)
 	fs.StringArrayVar(&f.drivers, "driver", nil, "who drives the function: `vfio` (the guest agent) or mana (the kernel's driver)")
 	fs.StringArrayVar(&f.modules, "module", nil, "module to put in place of the kernel's own (`NAME=FILE`, mana=drivers/…/mana.ko), built for that kernel. It is sent to the "+
@@ -65,10 +66,14 @@ func (f *scenarioFlags) registerMachine(fs *pflag.FlagSet) {
 // command is what runs one case of a scenario again.
 func (f *scenarioFlags) command(scenario, name string) string {
 	words := []string{"irqlab", "run", scenario, "--case", name}
+	kernels := f.kernels
+	if f.unnamed {
+		kernels = nil
+	}
 	for _, flag := range []struct {
 		name   string
 		values []string
-	}{{"kernel", f.kernels}, {"shape", f.shapes}, {"strategy", f.strategies}, {"driver", f.drivers}, {"vectors", f.vectors}, {"device-node", f.deviceNodes}, {"irqchip", f.irqchips},
+	}{{"kernel", kernels}, {"shape", f.shapes}, {"strategy", f.strategies}, {"driver", f.drivers}, {"vectors", f.vectors}, {"device-node", f.deviceNodes}, {"irqchip", f.irqchips},
 		{"pressure", f.pressures}, {"offline", f.offlines}, {"module", f.modules}, {"expect", f.expect}} {
 		for _, v := range flag.values {
 			words = append(words, "--"+flag.name, v)
@@ -480,6 +485,10 @@ func exitWith(status int) error {
 
 // plan loads the scenarios and lists their cases under the flags' overrides. Its errors are of usage.
 func (f *scenarioFlags) plan(ctx context.Context, names []string, s Streams) ([]scenarios.Case, error) {
+	var err error
+	if f.kernels, err = eachCommit(f.kernels); err != nil {
+		return nil, err
+	}
 	o, err := f.overrides()
 	if err != nil {
 		return nil, usageError(err)
