@@ -119,7 +119,7 @@ func TestBisectTree(t *testing.T) {
 	src := sourceOfDriver(t)
 	const gdma, ethernet, header = try.ModuleDir + "/gdma_main.c", try.ModuleDir + "/mana_en.c", "include/net/mana/gdma.h"
 	// A file that a commit does not have is not taken from the kernel's source.
-	bare := &treeBisect{source: src}
+	bare := &moduleMaker{source: src}
 	whole, err := bare.whole(map[string][]byte{gdma: []byte("x"), "include/net/mana/notes.txt": []byte("x")})
 	for _, name := range []string{ethernet, header, try.ModuleDir + "/Makefile"} {
 		if content, there := whole[name]; err != nil || !there || content != nil {

@@ -11,7 +11,7 @@ import (
 	"irqlab/scenarios"
 )
 
-// This is what try and bisect share: both run cases of the kernel's driver with modules that are built for it.
+// This is what try and bisect share: both run cases with modules, or kernels, that are built for them.
 
 // anyMachine has the cases expect, where the flags give them another machine than the scenario's, what holds on any if there is a queue for each CPU.
 func (f *scenarioFlags) anyMachine() {
@@ -20,13 +20,14 @@ func (f *scenarioFlags) anyMachine() {
 	}
 }
 
-// planDriver lists the cases of the scenarios that a change of the kernel's driver may tell in; alike says what it would mean if there were none. Its errors are of usage.
-func (f *scenarioFlags) planDriver(ctx context.Context, names []string, alike string, s Streams) ([]scenarios.Case, error) {
+// planDriver lists the cases of the scenarios that a change of the kernel's driver, or of the whole kernel, may tell in; alike says what it would mean if there were none. Its errors
+// are of usage.
+func (f *scenarioFlags) planDriver(ctx context.Context, names []string, alike string, whole bool, s Streams) ([]scenarios.Case, error) {
 	cases, err := f.plan(ctx, names, s)
 	if err != nil {
 		return nil, err
 	}
-	asked := try.Ask(cases)
+	asked := try.Ask(cases, whole)
 	if len(asked) == 0 {
 		return nil, usageError(fmt.Errorf("no case of %s has to do with the kernel's driver, so that %s; scenarios that have: %s, %s, %s",
 			strings.Join(names, ", "), alike, try.Scenario, try.AnyMachine, compareDefault))

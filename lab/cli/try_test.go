@@ -144,21 +144,23 @@ func removeBuilt(t *testing.T, trial try.Trial) {
 	}
 }
 
-// What cannot be tried is told before anything is fetched: what is no patch is bad input, what needs a whole kernel cannot be told.
+// What cannot be tried is told before anything is fetched: what is no patch is bad input, what changes nothing cannot be told.
 func TestTryInput(t *testing.T) {
 	dir := t.TempDir()
+	t.Setenv("IRQLAB_CACHE", filepath.Join(dir, "cache"))
 	diff := func(path string) string {
 		return fmt.Sprintf("--- a/%s\n+++ b/%[1]s\n@@ -1,2 +1,3 @@\n one\n+more\n two\n", path)
 	}
 	files := map[string]string{
-		"kernel.diff": diff("kernel/irq/matrix.c"), "both.diff": diff(try.ModuleDir+"/mana_en.c") + diff("include/linux/irq.h"),
-		"docs.diff": diff("Documentation/x.rst"), "text.txt": "no patch at all\n", "mana.diff": diff(try.ModuleDir + "/mana_en.c"),
+		"kernel.diff": diff("kernel/irq/matrix.c"), "docs.diff": diff("Documentation/x.rst"), "text.txt": "no patch at all\n", "mana.diff": diff(try.ModuleDir + "/mana_en.c"),
 	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
+	gitIn(t, dir, "init", "-q", "-b", "main", "tree")
+	gitIn(t, filepath.Join(dir, "tree"), "commit", "-q", "--allow-empty", "-m", "x")
 	t.Chdir(dir)
 	for _, tc := range []struct {
 		args   string
@@ -177,9 +179,20 @@ func TestTryInput(t *testing.T) {
 		{"try mana.diff --scenario low-vpcu", ExitUsage, `did you mean "low-vcpu"`},
 		{"try mana.diff --shape cores=0", ExitUsage, "--shape"},
 		{"try mana.diff --kernel debian:seven", ExitUsage, "starts with a digit"},
-		{"try kernel.diff", ExitError, "kernel/irq/matrix.c"},
-		{"try both.diff --format json", ExitError, `"include/linux/irq.h"`},
+		{"try kernel.diff --kernel debian:seven", ExitUsage, "starts with a digit"},
+		{"try kernel.diff --case nvme-node-9", ExitUsage, "nvme-node-0"},
+		{"try mana.diff --debug lokdep", ExitUsage, "debugobjects, kasan"},
+		{"try mana.diff --debug kasan,kcsan", ExitUsage, "together with kasan"},
+		{"try mana.diff --kernel git:no-such@HEAD", ExitUsage, "no such folder"},
+		{"try mana.diff --kernel git:tree", ExitUsage, "names no commit"},
+		{"try mana.diff --kernel git:tree@HEAD~1..HEAD", ExitUsage, "one commit is wanted"},
+		{"try mana.diff --kernel git:tree@v7.2", ExitUsage, "there is no commit v7.2"},
 		{"try docs.diff", ExitError, "changes nothing that boots"},
+		{"try docs.diff --whole", ExitError, "changes nothing that boots"},
+		{"run spread --kernel git:no-such@HEAD", ExitUsage, "no such folder"},
+		{"run spread --kernel git:tree", ExitUsage, "names no commit"},
+		{"run spread --kernel git:tree@..HEAD", ExitUsage, "two ends"},
+		{"compare --kernel git:tree@HEAD", ExitUsage, "two kernels are compared"},
 	} {
 		status, out, msg := irqlab(t, strings.Fields(tc.args)...)
 		if status != tc.status || !strings.Contains(out+msg, tc.want) {
@@ -191,10 +204,10 @@ func TestTryInput(t *testing.T) {
 // The command that does it again has what decides on the trial, quoted for a shell, and nothing of how it is shown.
 func TestTryAgain(t *testing.T) {
 	cmd := newTry(Streams{})
-	if err := cmd.ParseFlags([]string{"--revert", "--case", "a b", "--case", "c", "--format", "json", "--out", "x", "--jobs", "2", "--shape", "cores=2"}); err != nil {
+	if err := cmd.ParseFlags([]string{"--revert", "--case", "a b", "--case", "c", "--format", "json", "--out", "x", "--jobs", "2", "--shape", "cores=2", "--debug", "kasan,lockdep"}); err != nil {
 		t.Fatal(err)
 	}
-	want := "irqlab try 'my mail.txt' --case 'a b' --case c --kernel debian:7.3 --revert --shape 'cores=2'"
+	want := "irqlab try 'my mail.txt' --case 'a b' --case c --debug kasan --debug lockdep --kernel debian:7.3 --revert --shape 'cores=2'"
 	if got := again(cmd, []string{"my mail.txt"}); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

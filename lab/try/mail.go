@@ -38,6 +38,7 @@ func Mail(w io.Writer, t Trial) error {
 		}
 		p.item("Module:  ", text)
 	}
+	p.mailKernels(t)
 	for _, h := range t.Hunks {
 		if h.Fuzz > 0 {
 			p.item("Applied: ", fmt.Sprintf("%s with fuzz %d", h.Where, h.Fuzz))

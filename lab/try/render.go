@@ -138,6 +138,7 @@ func (p *page) build(t Trial) {
 		}
 		p.item("  - ", e.String())
 	}
+	p.kernels(t)
 	m := t.Module
 	if m == nil {
 		return
@@ -385,8 +386,6 @@ func (t *Trial) verdict() string {
 		return "not known: it does not apply to this kernel"
 	case WordDoesNotBuild:
 		return "not known: it does not build"
-	case WordNeedsKernel:
-		return "not known: it needs a whole kernel, which irqlab does not build yet"
 	}
 	return "not known: the lab could not tell" + n
 }
