@@ -520,7 +520,8 @@ func (w *whole) write(upper string) error {
 		if err := write(upper, name, w.changed[name]); err != nil {
 			return err
 		}
-		if st, err := w.t.root.Lstat(name); err == nil && st.Mode().IsRegular() && st.Mode()&0o100 != 0 {
+		st, err := w.t.root.Lstat(name)
+		if err == nil && st.Mode().IsRegular() && st.Mode()&0o100 != 0 || err != nil && bytes.HasPrefix(w.changed[name], []byte("#!")) {
 			if err := os.Chmod(filepath.Join(upper, name), 0o700); err != nil {
 				return err
 			}
