@@ -121,7 +121,7 @@ func (t *Tree) Read(ctx context.Context, files []File, visit func(f File, n, of 
 				return err
 			}
 			if end, err := from.ReadByte(); err != nil || end != '\n' {
-				return fmt.Errorf("%s: git ends within it", f.Name)
+				return fmt.Errorf("%s: %w", f.Name, errEnded)
 			}
 		}
 		return nil
@@ -132,14 +132,14 @@ func (t *Tree) Read(ctx context.Context, files []File, visit func(f File, n, of 
 func blobHeader(r *bufio.Reader, f File) (size int64, err error) {
 	line, err := r.ReadString('\n')
 	if errors.Is(err, io.EOF) {
-		return 0, fmt.Errorf("%s: git does not give it", f.Name)
+		return 0, fmt.Errorf("%s: %w", f.Name, errEnded)
 	}
 	if err != nil {
 		return 0, err
 	}
 	words := strings.Fields(line)
 	if len(words) == 2 && words[1] == "missing" {
-		return 0, fmt.Errorf("the clone lacks %s, and nothing is fetched here: clone without --filter, or git fetch --refetch", f.Name)
+		return 0, fmt.Errorf("the repository lacks %s: git fsck tells what else", f.Name)
 	}
 	if len(words) != 3 || words[0] != f.blob || words[1] != "blob" {
 		return 0, fmt.Errorf("%s: git says %q", f.Name, foreign.Line(line))
