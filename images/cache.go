@@ -622,8 +622,8 @@ func freeSpace(dir string) int64 {
 	return int64(st.Bavail) * st.Bsize
 }
 
-// needSpace fails early and clearly when fewer than need bytes are left.
-func (c *Cache) needSpace(need int64) error {
+// NeedSpace fails early and clearly, with a *NoSpaceError, when fewer than need bytes are left.
+func (c *Cache) NeedSpace(need int64) error {
 	if free := freeSpace(c.dir); free < need {
 		return &NoSpaceError{Dir: c.dir, Free: free, Need: need}
 	}

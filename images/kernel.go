@@ -199,7 +199,7 @@ func (c *Cache) fetchKernel(ctx context.Context, k candidate, x *index, p Progre
 		for _, pkg := range k.Packages {
 			need += pkg.Size + pkg.Installed
 		}
-		if err := c.needSpace(need); err != nil {
+		if err := c.NeedSpace(need); err != nil {
 			return err
 		}
 		debs := filepath.Join(dir, ".debs")
@@ -369,7 +369,7 @@ func (c *Cache) debKernel(ctx context.Context, spec string, files []string, p Pr
 		fmt.Fprintln(h, sum)
 	}
 	entry, err := c.entry(ctx, kernelKind, "deb-"+hex.EncodeToString(h.Sum(nil))[:32], func(ctx context.Context, dir string) error {
-		if err := c.needSpace(need); err != nil {
+		if err := c.NeedSpace(need); err != nil {
 			return err
 		}
 		p.report("unpacking "+filepath.Base(files[0]), 0, 0)
@@ -467,7 +467,7 @@ func (c *Cache) bootable(ctx context.Context, k *Kernel, file string, p Progress
 	}
 	entry, err := c.entry(ctx, imageKind, sum[:32], func(ctx context.Context, dir string) error {
 		const room = 256 << 20
-		if err := c.needSpace(room); err != nil {
+		if err := c.NeedSpace(room); err != nil {
 			return err
 		}
 		p.report("unpacking "+filepath.Base(file), 0, 0)

@@ -335,7 +335,7 @@ func withoutEpoch(v string) string {
 // buildQEMU fetches QEMU with its dependencies and keeps what it needs to run a machine without a screen.
 func (c *Cache) buildQEMU(ctx context.Context, dir string, x *index, p Progress) error {
 	const need = 280 << 20 // packages, and what is unpacked of them before pruning
-	if err := c.needSpace(need); err != nil {
+	if err := c.NeedSpace(need); err != nil {
 		return err
 	}
 	if strings.ContainsAny(c.dir, ":;") {

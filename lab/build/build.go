@@ -34,8 +34,6 @@ func New(cache *images.Cache, progress images.Progress) *Builder {
 	}}
 }
 
-func (b *Builder) report(what string, done, total int64) { b.progress(what, done, total) }
-
 // Source is the source of one module of one kernel, with all that building it needs. It is made by Builder.Source.
 type Source struct {
 	Kernel   images.Kernel

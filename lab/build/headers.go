@@ -274,7 +274,7 @@ func (b *Builder) extract(ctx context.Context, root, tarball, tree string, want 
 	files := 0
 	err = archive.Walk(r, func(name string, h *tar.Header, r io.Reader) error {
 		if files++; files%1000 == 0 {
-			b.report("unpacking "+filepath.Base(tarball), int64(files), 0)
+			b.progress("unpacking "+filepath.Base(tarball), int64(files), 0)
 		}
 		if !want(name) {
 			return nil
@@ -347,7 +347,7 @@ func (b *Builder) prepare(ctx context.Context, root, src, tree string, p *plan) 
 		return err
 	}
 	const limit = 15 * time.Minute
-	b.report("preparing to build for "+p.kernel.Release, 0, 0)
+	b.progress("preparing to build for "+p.kernel.Release, 0, 0)
 	inside := "/" + srcDir + "/" + filepath.Base(tree)
 	r := run{root: root, work: src, limit: limit, mounts: []sandbox.Mount{{From: src, To: "/" + srcDir, Write: true}},
 		args: slices.Concat([]string{"-C", inside}, makeWords(p.kernel.Release, p.compiler), noBTF, []string{"olddefconfig", "modules_prepare"})}
@@ -388,7 +388,7 @@ func (b *Builder) packagedSource(ctx context.Context, p *plan, module string) (k
 		}
 		defer root.Close()
 		files := 0
-		b.report("finding "+module+" in "+filepath.Base(tarball), 0, 0)
+		b.progress("finding "+module+" in "+filepath.Base(tarball), 0, 0)
 		if err := a.Directory(ctx, module, func(name string, h *tar.Header, r io.Reader) error {
 			files++
 			return writeFile(root, name, h, r)
@@ -415,7 +415,7 @@ func (b *Builder) fetchSource(ctx context.Context, dir string, p *plan) (file st
 	if err != nil {
 		return "", err
 	}
-	b.report("unpacking "+p.source.Name, 0, 0)
+	b.progress("unpacking "+p.source.Name, 0, 0)
 	if err := images.Unpack(ctx, dir, debs, func(name string) string {
 		if strings.HasPrefix(name, srcDir+"/linux-source-") && strings.HasSuffix(name, ".tar.xz") {
 			return path.Base(name)

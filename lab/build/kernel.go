@@ -306,15 +306,18 @@ func (w *whole) base(ctx context.Context) (string, error) {
 		if err := os.Mkdir(p.upper, 0o700); err != nil {
 			return err
 		}
-		resumed := false
+		var before builtFile
 		if part, ok := w.b.cache.Find(partKind, key); ok {
+			var err error
+			if before, err = readBuilt(part); err != nil {
+				return err
+			}
 			if err := fillIn(ctx, p.upper, filepath.Join(part, wholeDir)); err != nil {
 				return err
 			}
-			resumed = true
 		}
-		r, err := w.makeBase(ctx, p)
-		if compile := new(CompileError); errors.As(err, &compile) && resumed {
+		r, err := w.makeBase(ctx, p, before)
+		if compile := new(CompileError); errors.As(err, &compile) && before.Compiled > 0 {
 			// A file that was being written when everything was killed may be half of one.
 			if err := os.RemoveAll(p.upper); err != nil {
 				return err
@@ -323,11 +326,11 @@ func (w *whole) base(ctx context.Context) (string, error) {
 				return err
 			}
 			p.copied = false
-			r, err = w.makeBase(ctx, p)
+			r, err = w.makeBase(ctx, p, builtFile{})
 		}
 		if err != nil {
 			if ctx.Err() != nil || errors.As(err, new(*LimitError)) {
-				if e := w.keep(context.WithoutCancel(ctx), key, p); e != nil {
+				if e := w.keep(context.WithoutCancel(ctx), key, p, r); e != nil {
 					err = fmt.Errorf("%w (what was built so far is lost: %v)", err, e)
 				}
 			}
@@ -349,18 +352,21 @@ func (w *whole) base(ctx context.Context) (string, error) {
 }
 
 // keep saves what an interrupted build has made for the next one.
-func (w *whole) keep(ctx context.Context, key string, p *place) error {
+func (w *whole) keep(ctx context.Context, key string, p *place, r builtFile) error {
+	if r.Compiled == 0 {
+		return nil // nothing that would take long
+	}
 	if err := errors.Join(p.own(), w.b.cache.Remove(ctx, partKind, key)); err != nil {
 		return err
 	}
 	_, err := w.b.cache.Entry(ctx, partKind, key, func(_ context.Context, dir string) error {
-		return os.Rename(p.upper, filepath.Join(dir, wholeDir))
+		return errors.Join(r.write(dir), os.Rename(p.upper, filepath.Join(dir, wholeDir)))
 	})
 	return err
 }
 
-// makeBase configures and builds the unchanged kernel.
-func (w *whole) makeBase(ctx context.Context, p *place) (r builtFile, err error) {
+// makeBase configures and builds the unchanged kernel, or goes on where that was interrupted. With an error it tells how far it came.
+func (w *whole) makeBase(ctx context.Context, p *place, before builtFile) (r builtFile, err error) {
 	began := time.Now()
 	what := "building " + w.t.Name
 	w.b.progress("configuring "+w.t.Name, 0, 0)
@@ -381,30 +387,20 @@ func (w *whole) makeBase(ctx context.Context, p *place) (r builtFile, err error)
 	if p.copied {
 		r.Notes = append(r.Notes, copiedNote)
 	}
-	total := usualObjects
-	w.b.cache.Recall(objectsMemo, &total)
-	said, compiled, err := w.compile(ctx, p, words, what, total)
-	if err != nil {
-		return r, err
-	}
-	r.Warnings, r.Compiled, r.Seconds = said.warnings, compiled, time.Since(began).Seconds()
-	return r, w.b.cache.Remember(objectsMemo, compiled)
+	said, compiled, err := w.compile(ctx, p, words, what, before.Compiled, usualObjects)
+	r.Warnings = append(before.Warnings, added(said.warnings, before.Warnings)...)
+	r.Compiled, r.Seconds = compiled, before.Seconds+time.Since(began).Seconds()
+	return r, err
 }
 
-const (
-	objectsMemo = "kernel-objects"
-	copiedNote  = "built in a copy of the source, since this machine does not lay directories over each other"
-)
+const copiedNote = "built in a copy of the source, since this machine does not lay directories over each other"
 
 // configure makes .config: tinyconfig with ours over it.
 func (w *whole) configure(ctx context.Context, p *place, words []string) error {
 	file := filepath.Join(p.upper, ".config")
 	configure := func(target string) error {
 		r := run{args: append(slices.Clone(words), target)}
-		if err := p.run(ctx, &r); err != nil {
-			return w.failed(err, &r)
-		}
-		return nil
+		return w.failed(p.run(ctx, &r), &r)
 	}
 	if err := configure("tinyconfig"); err != nil {
 		return err
@@ -423,21 +419,18 @@ func (w *whole) configure(ctx context.Context, p *place, words []string) error {
 	return nil
 }
 
-// compile builds the kernel and its modules.
-func (w *whole) compile(ctx context.Context, p *place, words []string, what string, total int) (said, int, error) {
-	compiled := 0
+// compile builds the kernel and its modules, of whose files some may be compiled already. With an error, too, it tells what was said and how many are compiled by then.
+func (w *whole) compile(ctx context.Context, p *place, words []string, what string, compiled, total int) (said, int, error) {
 	r := run{args: append(slices.Clone(words), "vmlinux", "modules")}
-	w.b.progress(what, 0, int64(total))
+	w.b.progress(what, int64(compiled), int64(max(total, compiled)))
 	r.output.line = func(line []byte) {
 		if isCompiling(line) {
 			compiled++
 			w.b.progress(what, int64(compiled), int64(max(total, compiled)))
 		}
 	}
-	if err := p.run(ctx, &r); err != nil {
-		return said{}, 0, w.failed(err, &r)
-	}
-	return w.diagnose(&r), compiled, nil
+	err := p.run(ctx, &r)
+	return w.diagnose(&r), compiled, w.failed(err, &r)
 }
 
 // isCompiling tells make's line about a file of the kernel's that it compiles: "  CC      kernel/irq/matrix.o".
@@ -488,7 +481,7 @@ func (w *whole) make(ctx context.Context, dir, base string) error {
 			return err
 		}
 		words := append([]string{"-C", "/build"}, wholeWords(w.t.parts.Compiler)...)
-		said, compiled, err := w.compile(ctx, p, words, "building "+w.t.Name+" with the change", total)
+		said, compiled, err := w.compile(ctx, p, words, "building "+w.t.Name+" with the change", 0, total)
 		if err != nil {
 			return err
 		}
@@ -526,7 +519,8 @@ func (w *whole) write(upper string) error {
 		if err := write(upper, name, w.changed[name]); err != nil {
 			return err
 		}
-		if st, err := w.t.root.Lstat(name); err == nil && st.Mode().IsRegular() && st.Mode()&0o100 != 0 {
+		st, err := w.t.root.Lstat(name)
+		if err == nil && st.Mode().IsRegular() && st.Mode()&0o100 != 0 || err != nil && bytes.HasPrefix(w.changed[name], []byte("#!")) {
 			if err := os.Chmod(filepath.Join(upper, name), 0o700); err != nil {
 				return err
 			}

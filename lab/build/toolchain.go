@@ -101,7 +101,7 @@ func (b *Builder) unpack(ctx context.Context, dir, what string, place func(name 
 	if err != nil {
 		return err
 	}
-	b.report("unpacking "+what, 0, 0)
+	b.progress("unpacking "+what, 0, 0)
 	if err := images.Unpack(ctx, dir, files, place); err != nil {
 		return err
 	}

@@ -342,7 +342,7 @@ func (g *repository) feed(ctx context.Context, args []string, in io.Reader, read
 		return err
 	}
 	readErr := read(out)
-	if readErr != nil {
+	if readErr != nil && !errors.Is(readErr, errEnded) {
 		stop() // it may have more to say than anybody reads
 		_ = c.Wait()
 		return readErr
@@ -353,8 +353,11 @@ func (g *repository) feed(ctx context.Context, args []string, in io.Reader, read
 		}
 		return g.explain(string(said.b), err)
 	}
-	return nil
+	return readErr
 }
+
+// errEnded is what read says when git ended too early: git may say why.
+var errEnded = errors.New("git ends before its end")
 
 // explain says what git's error means for the user.
 func (g *repository) explain(said string, err error) error {
@@ -365,7 +368,7 @@ func (g *repository) explain(said string, err error) error {
 	case strings.Contains(said, "not a git repository"):
 		return errors.New("no git repository")
 	case strings.Contains(said, "missing blob"), strings.Contains(said, "unable to read"), strings.Contains(said, "promisor"), strings.Contains(said, "lazy fetch"):
-		return fmt.Errorf("the clone lacks objects that are needed, and nothing is fetched here: %s", lastLine(said))
+		return fmt.Errorf("the clone lacks objects that are needed, and nothing is fetched here: %s (git fetch --refetch --no-filter gets them)", lastLine(said))
 	case said == "":
 		return fmt.Errorf("git: %w", err)
 	}

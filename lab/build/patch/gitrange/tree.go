@@ -40,6 +40,11 @@ func OpenTree(ctx context.Context, dir, rev string) (*Tree, error) {
 	return t, err
 }
 
+// Other finds another commit in the same repository.
+func (t *Tree) Other(ctx context.Context, rev string) (*Tree, error) {
+	return OpenTree(ctx, t.g.dir, rev)
+}
+
 func (g *repository) openTree(ctx context.Context, rev string) (*Tree, error) {
 	if err := g.open(ctx); err != nil {
 		return nil, err
@@ -116,7 +121,7 @@ func (t *Tree) Read(ctx context.Context, files []File, visit func(f File, n, of 
 				return err
 			}
 			if end, err := from.ReadByte(); err != nil || end != '\n' {
-				return fmt.Errorf("%s: git ends within it", f.Name)
+				return fmt.Errorf("%s: %w", f.Name, errEnded)
 			}
 		}
 		return nil
@@ -127,14 +132,14 @@ func (t *Tree) Read(ctx context.Context, files []File, visit func(f File, n, of 
 func blobHeader(r *bufio.Reader, f File) (size int64, err error) {
 	line, err := r.ReadString('\n')
 	if errors.Is(err, io.EOF) {
-		return 0, fmt.Errorf("%s: git does not give it", f.Name)
+		return 0, fmt.Errorf("%s: %w", f.Name, errEnded)
 	}
 	if err != nil {
 		return 0, err
 	}
 	words := strings.Fields(line)
 	if len(words) == 2 && words[1] == "missing" {
-		return 0, fmt.Errorf("the clone lacks %s, and nothing is fetched here: clone without --filter, or git fetch --refetch", f.Name)
+		return 0, fmt.Errorf("the repository lacks %s: git fsck tells what else", f.Name)
 	}
 	if len(words) != 3 || words[0] != f.blob || words[1] != "blob" {
 		return 0, fmt.Errorf("%s: git says %q", f.Name, foreign.Line(line))
