@@ -169,13 +169,20 @@ func (b *Builder) GitTree(ctx context.Context, dir, rev string, o KernelOptions)
 		return nil, err
 	}
 	p := wholeParts{Compiler: gitCompiler, Suite: gitSuite, Source: fmt.Sprintf("git-%s-%d", c.ID, wholeFormat), Origin: "commit " + c.Commit + " of " + dir}
-	chain, err := b.toolchain(ctx, p.Suite, p.Compiler)
-	if err != nil {
-		return nil, err
-	}
-	p.Toolchain = chain.key
-	if err := b.fetchToolchain(ctx, chain); err != nil {
-		return nil, err
+	memo := fmt.Sprintf("toolchain-%d-%s-%s", toolchainFormat, p.Suite, p.Compiler) // asking apt takes seconds
+	b.cache.Recall(memo, &p.Toolchain)
+	if _, ok := b.cache.Find(toolchainKind, p.Toolchain); !ok {
+		chain, err := b.toolchain(ctx, p.Suite, p.Compiler)
+		if err != nil {
+			return nil, err
+		}
+		if err := b.fetchToolchain(ctx, chain); err != nil {
+			return nil, err
+		}
+		p.Toolchain = chain.key
+		if err := b.cache.Remember(memo, p.Toolchain); err != nil {
+			return nil, err
+		}
 	}
 	if _, err := b.cache.Entry(ctx, wholeKind, p.Source, func(ctx context.Context, dir string) error {
 		if err := b.cache.NeedSpace(roomWhole); err != nil {
