@@ -39,7 +39,8 @@ type Cache struct {
 	Warn     func(message string) // what went wrong without stopping anything; nil discards it. Set before use
 	Progress Progress             // for calls that take no Progress of their own. Set before use
 
-	// Build builds the kernel of a SPEC that begins with GitPrefix, and returns its path as a SPEC has it; nil refuses such a SPEC. Set before use.
+	// Build, if there is one, is asked for each kernel first: it may build it, and returns its path as a SPEC has it, or "" for what the SPEC names. A SPEC that begins with GitPrefix
+	// names nothing that is there. Set before use.
 	Build func(ctx context.Context, spec string, p Progress) (path string, err error)
 
 	dir string

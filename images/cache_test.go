@@ -37,7 +37,7 @@ func helperMain(role string) int {
 	if args[0] == "own" {
 		cmd := exec.CommandContext(context.Background(), "/bin/sh", "-c", "sleep 600 & echo started; wait")
 		cmd.Stdout = os.Stdout
-		fmt.Fprintln(os.Stderr, runOwned(context.Background(), cmd))
+		fmt.Fprintln(os.Stderr, RunOwned(context.Background(), cmd))
 		return 1
 	}
 	if args[0] == "few" {

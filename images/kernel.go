@@ -93,15 +93,17 @@ func (c *Cache) Kernel(ctx context.Context, spec string, p Progress) (Kernel, er
 	if err != nil {
 		return Kernel{}, err
 	}
-	switch {
-	case s.Commit && c.Build == nil:
-		return Kernel{}, &SpecError{Spec: spec, Problem: "a commit's kernel has to be built, which is not done here"}
-	case s.Commit:
-		path, err := c.Build(ctx, spec, p)
-		if err != nil {
+	path := ""
+	if c.Build != nil {
+		if path, err = c.Build(ctx, spec, p); err != nil {
 			return Kernel{}, kernelError(spec, err)
 		}
+	}
+	switch {
+	case path != "":
 		return c.pathKernel(ctx, spec, path, p)
+	case s.Commit:
+		return Kernel{}, &SpecError{Spec: spec, Problem: "a commit's kernel has to be built, which is not done here"}
 	case s.Debian != "":
 		return c.debianKernel(ctx, spec, s.Debian, p)
 	case len(s.Debs) > 0:
@@ -560,7 +562,7 @@ func (c *Cache) treeKernel(ctx context.Context, spec, tree string, p Progress) (
 		return Kernel{}, errors.Join(tried...)
 	}
 	if isTree(tree) {
-		return Kernel{}, &NotAKernelError{Path: tree, Reason: "the tree has neither vmlinux nor arch/x86/boot/bzImage: run make in it"}
+		return Kernel{}, &NotAKernelError{Path: tree, Reason: "the tree has neither vmlinux nor arch/x86/boot/bzImage: run make in it, or give --build"}
 	}
 	return Kernel{}, &NotAKernelError{Path: tree, Reason: "a directory, but not a kernel build tree"}
 }

@@ -186,7 +186,7 @@ func quick(ctx context.Context, command, env []string, args ...string) (string, 
 	cmd.Env = append(os.Environ(), env...)
 	out, stderr := shortBuffer{max: 1 << 20}, shortBuffer{max: 1 << 20}
 	cmd.Stdout, cmd.Stderr = &out, &stderr
-	if err := runOwned(ctx, cmd); err != nil {
+	if err := RunOwned(ctx, cmd); err != nil {
 		if out.full || stderr.full {
 			return "", fmt.Errorf("no end of what %s writes", strings.Join(args, " "))
 		}

@@ -2,7 +2,10 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -61,38 +64,83 @@ func sayFirst(b *build.Builder, tree *build.Tree, say func(format string, args .
 	}
 }
 
-// commits builds the kernels of commits of git trees, each once.
-type commits struct {
+// kernelBuilder builds the kernels of commits of git trees and, if asked to, the trees of the user's own that are to be run; each once.
+type kernelBuilder struct {
 	cache *images.Cache
 	say   func(format string, args ...any)
+	trees bool
 
 	mu    sync.Mutex
 	built map[string]string // path by SPEC
 }
 
-func newCommits(cache *images.Cache, s Streams) *commits {
-	return &commits{cache: cache, say: s.say, built: map[string]string{}}
+func newKernelBuilder(cache *images.Cache, s Streams, trees bool) *kernelBuilder {
+	return &kernelBuilder{cache: cache, say: s.say, trees: trees, built: map[string]string{}}
 }
 
 // build is the cache's Build.
-func (c *commits) build(ctx context.Context, spec string, p images.Progress) (path string, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if path, ok := c.built[spec]; ok {
+func (k *kernelBuilder) build(ctx context.Context, spec string, p images.Progress) (path string, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	path, ok := k.built[spec]
+	switch {
+	case ok:
 		return path, nil
+	case isCommit(spec):
+		path, err = k.commit(ctx, spec, p)
+	case k.trees && isDir(spec):
+		err = build.New(k.cache, p).InPlace(ctx, spec)
+		var cannot *build.InPlaceError
+		if errors.As(err, &cannot) {
+			err = &images.BadKernelError{Err: err}
+		}
 	}
-	b := build.New(c.cache, p)
-	tree, err := kernelTree(ctx, c.cache, b, spec, build.KernelOptions{}, p)
+	if err == nil {
+		k.built[spec] = path
+	}
+	return path, err
+}
+
+func (k *kernelBuilder) commit(ctx context.Context, spec string, p images.Progress) (path string, err error) {
+	b := build.New(k.cache, p)
+	tree, err := kernelTree(ctx, k.cache, b, spec, build.KernelOptions{}, p)
 	if err != nil {
 		return "", err
 	}
-	sayFirst(b, tree, c.say)
-	k, err := b.Kernel(ctx, tree, nil)
+	sayFirst(b, tree, k.say)
+	built, err := b.Kernel(ctx, tree, nil)
 	if err != nil {
 		return "", err
 	}
-	c.built[spec] = k.Path
-	return k.Path, nil
+	return built.Path, nil
+}
+
+func isDir(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.IsDir()
+}
+
+// mayBeTree tells a SPEC that names a tree, or would if there were something of that name.
+func mayBeTree(spec string) bool {
+	st, err := os.Stat(spec)
+	return !isCommit(spec) && !strings.HasPrefix(spec, "debian:") && (err != nil || st.IsDir())
+}
+
+// checkBuild refuses --build where no case runs a tree.
+func (f *machineFlags) checkBuild(cases []scenarios.Case) error {
+	if !f.buildTrees || slices.ContainsFunc(cases, func(c scenarios.Case) bool { return mayBeTree(c.Kernel) }) {
+		return nil
+	}
+	return usageError(errors.New("--build: makes the kernel trees that --kernel names, and there is none: give --kernel DIR, too"))
+}
+
+// openCache opens the image cache for runs of kernels, which may have to be built first.
+func (f *machineFlags) openCache(s Streams) (*images.Cache, error) {
+	c, err := openCache(s)
+	if err == nil {
+		c.Build = newKernelBuilder(c, s, f.buildTrees).build
+	}
+	return c, err
 }
 
 // onKernel has the case run on a kernel that was built for it.

@@ -128,16 +128,22 @@ func parseAll[T any](flag string, texts []string, parse func(string) (T, error))
 
 // machineFlags say what the guests run on.
 type machineFlags struct {
-	accel string
-	qemu  string
-	start string
-	keep  bool
+	accel      string
+	qemu       string
+	start      string
+	keep       bool
+	buildTrees bool
 }
 
 func (f *machineFlags) register(fs *pflag.FlagSet) {
 	f.registerQEMU(fs)
 	fs.StringVar(&f.start, "start", lab.StartAuto, "`auto` (warm where that works), cold (boot each VM) or warm (boot each machine once, and fork it)")
 	fs.BoolVar(&f.keep, "keep", false, "keep the VMs' run directories, and name them")
+}
+
+// registerBuild registers the flag of who runs the user's own kernels as they are.
+func (f *machineFlags) registerBuild(fs *pflag.FlagSet) {
+	fs.BoolVar(&f.buildTrees, "build", false, "first run make (bzImage and modules) in the kernel trees that --kernel names, with their own configuration and this machine's tools")
 }
 
 // registerQEMU registers the flags that say what executes a guest.
@@ -221,7 +227,10 @@ func (f *runFlags) output(s *Streams) error {
 
 // run runs the cases and leaves what --out asks for. An interrupted run has an error that is context.Canceled, and a report of the cases that ended.
 func (f *runFlags) run(ctx context.Context, cases []scenarios.Case, s Streams) (rep result.Report, err error) {
-	cache, err := openCache(s)
+	if err := f.checkBuild(cases); err != nil {
+		return rep, err
+	}
+	cache, err := f.openCache(s)
 	if err != nil {
 		return rep, err
 	}
@@ -332,8 +341,8 @@ not tell (and if both happen); 130 interrupted. With --bisect it is what git bis
   irqlab run vector-boundary --kernel ~/linux --out results
   irqlab run faults --kernel debian:7.3
   irqlab run unplug-during-reset --kernel debian:7.3 --case surplus-2 --timeline
-  git bisect run sh -c 'make olddefconfig && make -j8 || exit 125
-    irqlab run spread --kernel . --bisect'
+  git bisect run sh -c 'make olddefconfig || exit 125
+    irqlab run spread --kernel . --build --bisect'
   irqlab run my.yaml --shape sockets=2,cores=4,threads=2,nodes=2,memory=1G --device-node 1
   irqlab run alternatives --pressure none --kernel debian:6.18 --kernel debian:7.3 --shape cores=2 --shape cores=8   # 8 strategies x 2 kernels x 2 shapes`,
 		ValidArgs: slices.Concat(scenarios.Shipped(), []string{scenarios.FaultsName}, scenarios.Faults()),
@@ -401,6 +410,7 @@ not tell (and if both happen); 130 interrupted. With --bisect it is what git bis
 	}
 	sf.register(cmd.Flags())
 	rf.register(cmd.Flags())
+	rf.registerBuild(cmd.Flags())
 	cmd.Flags().StringArrayVar(&sf.cases, "case", nil, "run this case of the scenario (`NAME`) only, and what flags and lists make of it; may be repeated")
 	cmd.Flags().StringArrayVar(&sf.expect, "expect", nil, "expect this, too, of every case, as a scenario's expect would (`KEY=VALUE`): clustered=false, queues-within=0-1, log=any; may be repeated")
 	cmd.Flags().BoolVar(&summary, "summary", false, "show one line for each case, and why those that did not pass did not; --out keeps the rest")

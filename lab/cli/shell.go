@@ -82,7 +82,10 @@ leaves that, the timeline as a file and as a page, and the console.`,
 					return usageError(fmt.Errorf("--hold: %w", err))
 				}
 			}
-			cache, err := openCache(s)
+			if err := mf.checkBuild(cases[:1]); err != nil {
+				return err
+			}
+			cache, err := mf.openCache(s)
 			if err != nil {
 				return err
 			}
@@ -116,6 +119,7 @@ leaves that, the timeline as a file and as a page, and the console.`,
 	}
 	sf.register(cmd.Flags())
 	mf.register(cmd.Flags())
+	mf.registerBuild(cmd.Flags())
 	cmd.Flags().StringVar(&hold, "hold", "", "hold the device at this `STEP` of the protocol, and give a prompt")
 	cmd.Flags().StringVar(&during, "during", scenarios.VerbProbe, "what leads to the hold, a `STEP` of the experiment: probe, up, down, set-channels=2, unload, reset-service …")
 	cmd.Flags().StringVar(&out, "out", "", "with --hold: new or empty `directory` for the session as a scenario, its timeline, page and console")

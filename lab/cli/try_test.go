@@ -192,6 +192,8 @@ func TestTryInput(t *testing.T) {
 		{"run spread --kernel git:no-such@HEAD", ExitUsage, "no such folder"},
 		{"run spread --kernel git:tree", ExitUsage, "names no commit"},
 		{"run spread --kernel git:tree@..HEAD", ExitUsage, "two ends"},
+		{"run spread --build", ExitUsage, "there is none: give --kernel DIR"},
+		{"shell --build --kernel debian:7.3", ExitUsage, "there is none: give --kernel DIR"},
 		{"compare --kernel git:tree@HEAD", ExitUsage, "two kernels are compared"},
 	} {
 		status, out, msg := irqlab(t, strings.Fields(tc.args)...)
