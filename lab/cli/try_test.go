@@ -133,6 +133,43 @@ func TestTry(t *testing.T) {
 	}
 }
 
+// A series of two commits, of which only the second one does something, is better where it changes what it is about, and leaves alone what it is not: the driver now spreads as it
+// does with more vectors than CPUs.
+func TestTrySeries(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds a module and boots virtual machines")
+	}
+	t.Parallel()
+	src := sourceOfDriver(t)
+	tree := filepath.Join(t.TempDir(), "linux")
+	const gdma, mark = try.ModuleDir + "/gdma_main.c", "irqlab_linear"
+	commits := driverHistory(t, tree, src, []change{
+		{"mana: a way to spread linearly", map[string]func(string) string{gdma: func(text string) string {
+			text = replaced(t, `(num_msix_usable <= num_online_cpus\(\))`, "$1 && !"+mark)(text)
+			at := strings.LastIndex(text, "#include ")
+			return text[:at] + "#define " + mark + " false\n" + text[at:]
+		}}},
+		{"mana: spread linearly", map[string]func(string) string{gdma: replaced(t, mark+" false", mark+" true")}},
+	})
+	status, out, msg := irqlab(t, "try", "git:"+tree+"@"+commits[0]+"..", "--case", "neighbour", "--case", "node-1", "--format", "json")
+	var trial try.Trial
+	if err := json.Unmarshal([]byte(out), &trial); err != nil {
+		t.Fatalf("%v: %s%s", err, out, msg)
+	}
+	if trial.Module != nil {
+		t.Cleanup(func() { removeBuilt(t, trial) })
+	}
+	if status != ExitPass || trial.Verdict.Word != try.WordBetter || len(trial.Patches) != 2 || len(trial.Cases) != 2 {
+		t.Fatalf("status %d, verdict %+v, %d patches: %s", status, trial.Verdict, len(trial.Patches), msg)
+	}
+	for _, c := range trial.Cases {
+		want := map[string]try.Change{"neighbour": try.Unchanged, "node-1": try.Better}[c.Case]
+		if c.Change != want {
+			t.Errorf("%s: %s, want %s: better %q, worse %q, changed %q", c.Case, c.Change, want, c.Better, c.Worse, c.Changed)
+		}
+	}
+}
+
 // removeBuilt takes what was built for the test out of the cache.
 func removeBuilt(t *testing.T, trial try.Trial) {
 	for _, c := range trial.Comparison.B.Cases {
