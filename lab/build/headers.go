@@ -178,7 +178,7 @@ func (b *Builder) fetchUpstream(ctx context.Context, dir string, k images.Kernel
 	}
 	file, err = b.cache.DownloadSource(ctx, dir, k.Suite, "linux", k.Version, b.progress)
 	if images.IsGone(err) {
-		err = &NoSourceError{Kernel: k.Release, Missing: fmt.Sprintf("its source, linux_%s.orig.tar.xz, is gone from the archive, and there are no headers for it in %s (take another kernel: docs/building.md says which can be built)",
+		err = &NoSourceError{Kernel: k.Release, Missing: fmt.Sprintf("its source, linux_%s.orig.tar.xz, is gone from %s (take another kernel: docs/building.md says which can be built)",
 			upstream(k.Version), k.Suite), Err: err}
 	}
 	return file, err

@@ -151,11 +151,10 @@ type whole struct {
 func (w *whole) key(withChange bool) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d %+v %q %q %q", kernelFormat, w.t.parts, configuration(w.t.parts.Local, w.t.parts.Debug), toolEnv, wholeWords(w.t.parts.Compiler))
-	kind := "base"
+	kind := ""
 	if withChange {
-		kind = "asitis"
 		for _, name := range slices.Sorted(maps.Keys(w.changed)) {
-			kind = "changed"
+			kind = "changed-"
 			if w.changed[name] == nil {
 				fmt.Fprintf(h, " %q removed", name)
 			} else {
@@ -163,7 +162,7 @@ func (w *whole) key(withChange bool) string {
 			}
 		}
 	}
-	return fmt.Sprintf("%s%s-%s-%.12x", strings.ReplaceAll(w.t.Name, " ", "-"), w.t.parts.Local, kind, h.Sum(nil))
+	return fmt.Sprintf("%s%s-%s%.6x", strings.ReplaceAll(w.t.Name, " ", "-"), w.t.parts.Local, kind, h.Sum(nil))
 }
 
 // wholeWords are for make. What a kernel says of when and by whom it was built is always the same.
