@@ -15,7 +15,6 @@ import (
 	"testing"
 
 	"irqlab/lab/bisect"
-	"irqlab/lab/build"
 	"irqlab/lab/build/patch/gitrange"
 	"irqlab/lab/try"
 )
@@ -50,16 +49,16 @@ func replaced(t *testing.T, pattern, by string) func(string) string {
 	}
 }
 
-// driverHistory makes a tree with the kernel's driver as its first commit, and the changes behind it; it returns all commits.
-func driverHistory(t *testing.T, dir string, src *build.Source, changes []change) (commits []string) {
+// commitsOf makes a tree with files and folders of a source as its first commit, and the changes behind it; it returns all commits.
+func commitsOf(t *testing.T, dir string, source fs.FS, tops []string, changes []change) (commits []string) {
 	t.Helper()
-	files := map[string]string{"kernel/irq/matrix.c": "/* stands for the rest */\n"}
-	for _, top := range modulePaths {
-		if err := fs.WalkDir(src.FS(), top, func(name string, d fs.DirEntry, err error) error {
+	files := map[string]string{"kernel/stands-for": "the rest\n"}
+	for _, top := range tops {
+		if err := fs.WalkDir(source, top, func(name string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
 				return err
 			}
-			data, err := fs.ReadFile(src.FS(), name)
+			data, err := fs.ReadFile(source, name)
 			files[name] = string(data)
 			return err
 		}); err != nil {
@@ -81,7 +80,7 @@ func driverHistory(t *testing.T, dir string, src *build.Source, changes []change
 		commits = append(commits, gitIn(t, dir, "rev-parse", "HEAD"))
 	}
 	gitIn(t, filepath.Dir(dir), "init", "-q", "-b", "main", dir)
-	commit("mana: as the kernel has it")
+	commit("as the kernel has it")
 	for _, c := range changes {
 		for name, edit := range c.of {
 			files[name] = edit(files[name])
@@ -135,7 +134,7 @@ func TestBisectTree(t *testing.T) {
 	const first = 8 // the bad commit, as an index
 	dir := t.TempDir()
 	tree := filepath.Join(dir, "linux")
-	commits := driverHistory(t, tree, src, []change{
+	commits := commitsOf(t, tree, src.FS(), modulePaths, []change{
 		{"mana: a comment", one(gdma, appended("/* irqlab 1 */\n"))},
 		{"genirq: not the driver", one("kernel/irq/matrix.c", appended("/* irqlab 2 */\n"))},
 		{"mana: rename a local variable", one(gdma, replaced(t, `\bcpu\b`, "nr"))},

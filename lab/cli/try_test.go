@@ -143,7 +143,7 @@ func TestTrySeries(t *testing.T) {
 	src := sourceOfDriver(t)
 	tree := filepath.Join(t.TempDir(), "linux")
 	const gdma, mark = try.ModuleDir + "/gdma_main.c", "irqlab_linear"
-	commits := driverHistory(t, tree, src, []change{
+	commits := commitsOf(t, tree, src.FS(), modulePaths, []change{
 		{"mana: a way to spread linearly", map[string]func(string) string{gdma: func(text string) string {
 			text = replaced(t, `(num_msix_usable <= num_online_cpus\(\))`, "$1 && !"+mark)(text)
 			at := strings.LastIndex(text, "#include ")
@@ -236,6 +236,52 @@ func TestTryInput(t *testing.T) {
 		status, out, msg := irqlab(t, strings.Fields(tc.args)...)
 		if status != tc.status || !strings.Contains(out+msg, tc.want) {
 			t.Errorf("irqlab %s: status %d: %s%s; want %d and %q", tc.args, status, out, msg, tc.status, tc.want)
+		}
+	}
+}
+
+// A patch that changes more than the driver is checked against the whole source, here a commit's that has what one is known by: where it does not fit it is told what to do, and nothing is
+// built.
+func TestTryCheckWhole(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fetches a toolchain")
+	}
+	dir := t.TempDir()
+	tree := filepath.Join(dir, "linux")
+	gitIn(t, dir, "init", "-q", "-b", "main", tree)
+	const file = "kernel/irq/bell.c"
+	for name, text := range map[string]string{"Makefile": "all:\n", "Kconfig": "", "arch/x86/Makefile": "", file: "one\ntwo\nthree\nfour\n"} {
+		path := filepath.Join(tree, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gitIn(t, tree, "add", "-A")
+	gitIn(t, tree, "commit", "-q", "-m", "a bell")
+	for name, tc := range map[string]struct {
+		hunk   string
+		status int
+		want   string
+	}{
+		"fits":     {"@@ -1,4 +1,5 @@\n one\n two\n+and a half\n three\n four\n", ExitPass, "(1 exact)"},
+		"misfit":   {"@@ -1,3 +1,4 @@\n one\n 2\n+and a half\n 3\n", ExitError, "rebase it to git:" + tree + "@HEAD by hand and give what comes of that"},
+		"has it":   {"@@ -1,3 +1,4 @@\n one\n+two\n three\n four\n", ExitError, "has it already"},
+		"new file": {"", ExitPass, "applies"},
+	} {
+		text := "--- a/" + file + "\n+++ b/" + file + "\n" + tc.hunk
+		if tc.hunk == "" {
+			text = "--- /dev/null\n+++ b/kernel/irq/new.c\n@@ -0,0 +1 @@\n+one\n"
+		}
+		diff := filepath.Join(dir, "x.diff")
+		if err := os.WriteFile(diff, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		status, out, msg := irqlab(t, "try", "--check", diff, "--kernel", "git:"+tree+"@HEAD")
+		if words := strings.Join(strings.Fields(out), " "); status != tc.status || !strings.Contains(words, tc.want) {
+			t.Errorf("%s: status %d: %s%s; want %d and %q", name, status, out, msg, tc.status, tc.want)
 		}
 	}
 }
