@@ -562,7 +562,7 @@ func (c *Cache) treeKernel(ctx context.Context, spec, tree string, p Progress) (
 		return Kernel{}, errors.Join(tried...)
 	}
 	if isTree(tree) {
-		return Kernel{}, &NotAKernelError{Path: tree, Reason: "the tree has neither vmlinux nor arch/x86/boot/bzImage: run make in it, or give --build"}
+		return Kernel{}, &NotAKernelError{Path: tree, Reason: "the tree has neither vmlinux nor arch/x86/boot/bzImage: run make in it, as irqlab run does with --build"}
 	}
 	return Kernel{}, &NotAKernelError{Path: tree, Reason: "a directory, but not a kernel build tree"}
 }

@@ -72,7 +72,7 @@ func (f *treeFlags) validate() error {
 	if st, err := os.Stat(f.log); err == nil && !st.Mode().IsRegular() { // it is replaced each time
 		return fmt.Errorf("--log: %s is no file", f.log)
 	}
-	return nil
+	return checkSource(f.kernel, ", or have each commit's own built by --whole")
 }
 
 func newTreeBisect(s Streams) *cobra.Command {

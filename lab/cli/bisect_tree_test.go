@@ -266,6 +266,9 @@ func TestBisectTreeInput(t *testing.T) {
 		{"bisect --good HEAD~1 low-vcpu", "no case of low-vcpu has to do with the kernel's driver"},
 		{"bisect --good HEAD~1 --case 1x4x3", "--case"},
 		{"bisect --good HEAD~1 --shape cores=0", "--shape"},
+		{"bisect --good HEAD~1 --kernel git:.@HEAD", "by --whole"},
+		{"bisect --good HEAD~1 --whole --kernel debian:7.3", "with --whole each commit is the kernel"},
+		{"bisect --good HEAD~4 --whole", "there is no commit HEAD~4"},
 		{"bisect --good HEAD~1 --kernel debian:seven", "starts with a digit"},
 	} {
 		status, out, msg := irqlab(t, strings.Fields(tt.args)...)

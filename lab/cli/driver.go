@@ -6,7 +6,9 @@ import (
 	"strings"
 
 	"irqlab/images"
+	"irqlab/lab"
 	"irqlab/lab/build"
+	"irqlab/lab/foreign"
 	"irqlab/lab/try"
 	"irqlab/scenarios"
 )
@@ -33,6 +35,14 @@ func (f *scenarioFlags) planDriver(ctx context.Context, names []string, alike st
 			strings.Join(names, ", "), alike, try.Scenario, try.AnyMachine, compareDefault))
 	}
 	return asked, nil
+}
+
+// checkSource refuses a kernel whose source nobody can find.
+func checkSource(kernel, otherwise string) error {
+	if strings.HasPrefix(kernel, "debian:") {
+		return nil
+	}
+	return fmt.Errorf("--kernel: %s: where its source is cannot be told: give one of Debian's, such as %s%s", foreign.Line(kernel), lab.DefaultKernel, otherwise)
 }
 
 // driverSource finds or fetches the kernel that k.Spec names, the source of its driver and the toolchain, and takes down in k what they are.

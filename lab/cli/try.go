@@ -81,6 +81,8 @@ func (f *tryFlags) validate() error {
 		if _, _, err := gitrange.Place(spec); err != nil {
 			return fmt.Errorf("--kernel: %s: %w", foreign.Line(f.kernel), err)
 		}
+	} else if err := checkSource(f.kernel, ", or a commit of a git tree: git:DIR@REV"); err != nil {
+		return err
 	}
 	if f.check && f.out != "" {
 		return errors.New("--out: --check runs nothing that could be kept there")

@@ -221,6 +221,7 @@ func TestTryInput(t *testing.T) {
 		{"try mana.diff --debug lokdep", ExitUsage, "debugobjects, kasan"},
 		{"try mana.diff --debug kasan,kcsan", ExitUsage, "together with kasan"},
 		{"try mana.diff --kernel git:no-such@HEAD", ExitUsage, "no such folder"},
+		{"try mana.diff --kernel tree", ExitUsage, "or a commit of a git tree: git:DIR@REV"},
 		{"try mana.diff --kernel git:tree", ExitUsage, "names no commit"},
 		{"try mana.diff --kernel git:tree@HEAD~1..HEAD", ExitUsage, "one commit is wanted"},
 		{"try mana.diff --kernel git:tree@v7.2", ExitUsage, "there is no commit v7.2"},
