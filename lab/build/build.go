@@ -15,7 +15,7 @@ import (
 	"irqlab/images"
 )
 
-// Builder prepares sources and builds modules. Its methods may be called from several goroutines, and several processes may share a cache.
+// Builder prepares sources and builds modules and kernels. Its methods may be called from several goroutines, and several processes may share a cache.
 type Builder struct {
 	cache    *images.Cache
 	progress images.Progress

@@ -170,6 +170,11 @@ func wholeWords(compiler string) []string {
 	return []string{"ARCH=x86_64", "CC=x86_64-linux-gnu-" + compiler, "HOSTCC=" + compiler, "KBUILD_BUILD_TIMESTAMP=Thu Jan  1 00:00:00 UTC 1970", "KBUILD_BUILD_VERSION=1"}
 }
 
+// words are make's for some targets.
+func (w *whole) words(targets ...string) []string {
+	return slices.Concat([]string{"-C", "/build"}, wholeWords(w.t.parts.Compiler), targets)
+}
+
 // place is where a kernel is built: a directory that is written to, over those that show through.
 type place struct {
 	b       *Builder
@@ -369,10 +374,9 @@ func (w *whole) makeBase(ctx context.Context, p *place, before builtFile) (r bui
 	began := time.Now()
 	what := "building " + w.t.Name
 	w.b.progress("configuring "+w.t.Name, 0, 0)
-	words := append([]string{"-C", "/build"}, wholeWords(w.t.parts.Compiler)...)
 	configured := filepath.Join(p.upper, ".config")
 	if _, err := os.Lstat(configured); err != nil { // else it was interrupted
-		if err := w.configure(ctx, p, words); err != nil {
+		if err := w.configure(ctx, p); err != nil {
 			return r, err
 		}
 	}
@@ -386,7 +390,7 @@ func (w *whole) makeBase(ctx context.Context, p *place, before builtFile) (r bui
 	if p.copied {
 		r.Notes = append(r.Notes, copiedNote)
 	}
-	said, compiled, err := w.compile(ctx, p, words, what, before.Compiled, usualObjects)
+	said, compiled, err := w.compile(ctx, p, what, before.Compiled, usualObjects)
 	r.Warnings = append(before.Warnings, added(said.warnings, before.Warnings)...)
 	r.Compiled, r.Seconds = compiled, before.Seconds+time.Since(began).Seconds()
 	return r, err
@@ -394,14 +398,18 @@ func (w *whole) makeBase(ctx context.Context, p *place, before builtFile) (r bui
 
 const copiedNote = "built in a copy of the source, since this machine does not lay directories over each other"
 
+// target makes one of the targets that are about the configuration.
+func (w *whole) target(ctx context.Context, p *place, name string) error {
+	r := run{args: w.words(name)}
+	return w.failed(p.run(ctx, &r), &r)
+}
+
+func isKconfig(name string) bool { return strings.HasPrefix(path.Base(name), "Kconfig") }
+
 // configure makes .config: tinyconfig with ours over it.
-func (w *whole) configure(ctx context.Context, p *place, words []string) error {
+func (w *whole) configure(ctx context.Context, p *place) error {
 	file := filepath.Join(p.upper, ".config")
-	configure := func(target string) error {
-		r := run{args: append(slices.Clone(words), target)}
-		return w.failed(p.run(ctx, &r), &r)
-	}
-	if err := configure("tinyconfig"); err != nil {
+	if err := w.target(ctx, p, "tinyconfig"); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
@@ -412,15 +420,15 @@ func (w *whole) configure(ctx context.Context, p *place, words []string) error {
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if err := configure("olddefconfig"); err != nil {
+	if err := w.target(ctx, p, "olddefconfig"); err != nil {
 		return errors.Join(err, os.Remove(file))
 	}
 	return nil
 }
 
 // compile builds the kernel and its modules, of whose files some may be compiled already. With an error, too, it tells what was said and how many are compiled by then.
-func (w *whole) compile(ctx context.Context, p *place, words []string, what string, compiled, total int) (said, int, error) {
-	r := run{args: append(slices.Clone(words), "vmlinux", "modules")}
+func (w *whole) compile(ctx context.Context, p *place, what string, compiled, total int) (said, int, error) {
+	r := run{args: w.words("vmlinux", "modules")}
 	w.b.progress(what, int64(compiled), int64(max(total, compiled)))
 	r.output.line = func(line []byte) {
 		if isCompiling(line) {
@@ -479,8 +487,12 @@ func (w *whole) make(ctx context.Context, dir, base string) error {
 		if err != nil {
 			return err
 		}
-		words := append([]string{"-C", "/build"}, wholeWords(w.t.parts.Compiler)...)
-		said, compiled, err := w.compile(ctx, p, words, "building "+w.t.Name+" with the change", 0, total)
+		if slices.ContainsFunc(slices.Collect(maps.Keys(w.changed)), isKconfig) { // else make would ask for the values of new options
+			if err := w.target(ctx, p, "olddefconfig"); err != nil {
+				return err
+			}
+		}
+		said, compiled, err := w.compile(ctx, p, "building "+w.t.Name+" with the change", 0, total)
 		if err != nil {
 			return err
 		}
@@ -583,7 +595,7 @@ func unused(changed map[string][]byte, used map[string]bool, builtIn func(dir st
 		switch path.Ext(name) {
 		case ".c", ".h", ".S", ".rs", ".dts", ".dtsi", ".rst", ".txt", ".yaml":
 		default:
-			if !strings.HasPrefix(base, "Kconfig") && builtIn(path.Dir(name)) && base != "MAINTAINERS" {
+			if !isKconfig(name) && builtIn(path.Dir(name)) && base != "MAINTAINERS" {
 				continue
 			}
 		}

@@ -350,6 +350,7 @@ func TestGitTree(t *testing.T) {
 		{"a new file that is included", map[string]string{"part/new.h": "int fresh;\n", "part/two.c": "#include \"new.h\"\n"}, 1, "", "", ""},
 		{"nothing that is built", map[string]string{"part/other.c": "int more;\n"}, 0, "", "part/other.c", ""},
 		{"half of it", map[string]string{"part/other.c": "int more;\n", "part/two.c": "int two = 3;\n"}, 1, "", "part/other.c", ""},
+		{"an option", map[string]string{"Kconfig": "config NEW\n"}, 0, "", "Kconfig", ""},
 		{"an error", map[string]string{"part/one.c": "int one = ;\n"}, 0, "", "", "part/one.c:1"},
 		{"a header that is removed", map[string]string{"part/part.h": "-"}, 0, "", "", "part/part.h"},
 		{"a Makefile that looks around", map[string]string{"Makefile": files["Makefile"] + "$(info $(shell ls /root /home /run 2>/dev/null | sed 's/^/x: warning: saw /'))\n"}, 0, "", "", ""},
@@ -446,8 +447,7 @@ func TestGitTree(t *testing.T) {
 		if err := w.write(p.upper); err != nil {
 			t.Fatal(err)
 		}
-		words := append([]string{"-C", "/build"}, wholeWords(tree.parts.Compiler)...)
-		if _, compiled, err := w.compile(t.Context(), p, words, "building", 0, 0); err != nil || compiled != 2 || !p.copied {
+		if _, compiled, err := w.compile(t.Context(), p, "building", 0, 0); err != nil || compiled != 2 || !p.copied {
 			t.Fatalf("compiled %d, copied %v, %v", compiled, p.copied, err)
 		}
 		if err := p.own(); err != nil {
