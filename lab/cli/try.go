@@ -131,7 +131,7 @@ or input; 125 it could not be told: the patch does not apply or build, or the la
 			}
 			t := &trying{tryFlags: &f, s: s, began: time.Now(), trial: try.New(f.kernel)}
 			t.trial.IRQLab = lab.Version()
-			t.trial.Command = again(cmd, args)
+			t.trial.Command = again(cmd, args, "kernel")
 			return t.run(cmd.Context(), args)
 		},
 	}
@@ -139,11 +139,11 @@ or input; 125 it could not be told: the patch does not apply or build, or the la
 	return cmd
 }
 
-// again is the command with the flags that decide on what is tried.
-func again(cmd *cobra.Command, args []string) string {
+// again is the command with the flags that decide on what is tried, and those named always, which may be other ones by default another time.
+func again(cmd *cobra.Command, args []string, always ...string) string {
 	words := append([]string{"irqlab", cmd.Name()}, args...)
 	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
-		if !flag.Changed && flag.Name != "kernel" || slices.Contains([]string{"format", "out", "log", "verbose", "keep", "jobs"}, flag.Name) {
+		if !flag.Changed && !slices.Contains(always, flag.Name) || slices.Contains([]string{"format", "out", "log", "verbose", "keep", "jobs"}, flag.Name) {
 			return
 		}
 		for _, v := range valuesOf(flag) {
