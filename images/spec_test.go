@@ -1,6 +1,7 @@
 package images
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -36,6 +37,36 @@ func TestParseSpec(t *testing.T) {
 	for _, in := range []string{"", " ", "debian:", "debian:latest", "debian:7.3/x", "debian:../7", "debian:7 3", "debian:.7", "a\x00b", ".deb", "a.deb,.deb", "git:a\x00b"} {
 		if got, err := parseSpec(in); err == nil {
 			t.Errorf("parseSpec(%q) = %+v, want an error", in, got)
+		}
+	}
+}
+
+// A commit's kernel is what the cache's Build makes of it, and nothing without one; any other SPEC is what it names unless Build says otherwise.
+func TestBuiltKernel(t *testing.T) {
+	t.Parallel()
+	cache, err := OpenCache(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	built := func(path string, err error) func(context.Context, string, Progress) (string, error) {
+		return func(context.Context, string, Progress) (string, error) { return path, err }
+	}
+	broken := errors.New("it does not build")
+	for name, tc := range map[string]struct {
+		build func(context.Context, string, Progress) (string, error)
+		spec  string
+		want  string // of the error
+	}{
+		"nobody builds":     {nil, "git:linux@v7.2", `kernel "git:linux@v7.2": a commit's kernel has to be built`},
+		"nothing was built": {built("", nil), "git:linux@v7.2", "a commit's kernel has to be built"},
+		"built":             {built("/no/such/built", nil), "git:linux@v7.2", "kernel git:linux@v7.2: stat /no/such/built"},
+		"does not build":    {built("", broken), "git:linux@v7.2", "kernel git:linux@v7.2: it does not build"},
+		"a path":            {built("", nil), "/no/such/tree", "stat /no/such/tree"},
+		"a tree":            {built("", broken), "/no/such/tree", "kernel /no/such/tree: it does not build"},
+	} {
+		cache.Build = tc.build
+		if _, err := cache.Kernel(t.Context(), tc.spec, nil); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}
 	}
 }

@@ -35,7 +35,12 @@ func TestChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	commit(func() { put("doc/y", "1") })
+	commit(func() {
+		put("doc/y", "1")
+		if err := os.Remove(filepath.Join(dir, "doc/x")); err != nil {
+			t.Fatal(err)
+		}
+	})
 	outside := func(name string) bool { return strings.HasPrefix(name, "doc/") }
 	for _, tc := range []struct {
 		from, to int
