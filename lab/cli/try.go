@@ -139,7 +139,7 @@ or input; 125 it could not be told: the patch does not apply or build, or the la
 	return cmd
 }
 
-// again is the command with the flags that decide on what is tried, and those named always, which may be other ones by default another time.
+// again is the command with the flags that decide on what is tried. Those named always are given even where their defaults held, which another version may have otherwise.
 func again(cmd *cobra.Command, args []string, always ...string) string {
 	words := append([]string{"irqlab", cmd.Name()}, args...)
 	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
