@@ -161,7 +161,7 @@ func (b *Builder) gather(ctx context.Context, k images.Kernel, module string) (p
 		p.Prepared = true
 		p.Tree = "linux-" + upstream(k.Version)
 		p.Make = p.Tree
-		p.Origin = fmt.Sprintf("linux_%s.orig.tar.xz of %s", upstream(k.Version), k.Suite)
+		p.Origin = upstreamOrigin(k)
 		t, err := b.toolchain(ctx, baseSuite(k.Suite), plan.compiler)
 		if err != nil {
 			return p, err
@@ -186,10 +186,7 @@ func (b *Builder) gather(ctx context.Context, k images.Kernel, module string) (p
 			p.Tree = h.Name
 		}
 	}
-	p.Origin = fmt.Sprintf("%s %s of %s", plan.source.Name, plan.source.Version, plan.source.Suite)
-	if plan.source.Name == "" {
-		p.Origin = fmt.Sprintf("linux_%s.orig.tar.xz of %s", upstream(k.Version), k.Suite)
-	}
+	p.Origin = plan.origin()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		t, err := b.toolchain(ctx, baseSuite(k.Suite), plan.compiler)

@@ -170,6 +170,19 @@ func upstream(version string) string {
 	return v
 }
 
+// upstreamOrigin says that upstream's source is what a kernel's is taken from.
+func upstreamOrigin(k images.Kernel) string {
+	return fmt.Sprintf("linux_%s.orig.tar.xz of %s", upstream(k.Version), k.Suite)
+}
+
+// origin says where the source is from.
+func (p *plan) origin() string {
+	if p.source.Name == "" {
+		return upstreamOrigin(p.kernel)
+	}
+	return fmt.Sprintf("%s %s of %s", p.source.Name, p.source.Version, p.source.Suite)
+}
+
 // fetchUpstream fetches upstream's source of a kernel.
 func (b *Builder) fetchUpstream(ctx context.Context, dir string, k images.Kernel) (file string, err error) {
 	const room = 256 << 20
@@ -207,35 +220,44 @@ func openArchive(file string) (*archive.Archive, io.Closer, error) {
 func (b *Builder) preparedHeaders(ctx context.Context, p *plan, t *toolchain, module string) (key string, err error) {
 	key = fmt.Sprintf("%s-%d-%s", kernelKey(p.kernel), headersFormat, t.key)
 	_, err = b.cache.Entry(ctx, headersKind, key, func(ctx context.Context, dir string) error {
-		work := filepath.Join(dir, ".work")
-		if err := os.Mkdir(work, 0o700); err != nil {
-			return err
-		}
-		var tarball string
-		g, gctx := errgroup.WithContext(ctx)
-		g.Go(func() (err error) {
-			tarball, err = b.fetchUpstream(gctx, work, p.kernel)
-			return err
-		})
-		g.Go(func() error { return b.fetchToolchain(gctx, t) })
-		if err := g.Wait(); err != nil {
-			return err
-		}
-		root, release, err := b.hold(ctx, toolchainKind, t.key)
-		if err != nil {
-			return err
-		}
-		defer release()
 		tree := filepath.Join(dir, srcDir, "linux-"+upstream(p.kernel.Version))
-		if err := b.extract(ctx, root, tarball, tree, func(name string) bool { return partOfPrepared(name, module) }); err != nil {
-			return err
-		}
-		if err := os.RemoveAll(work); err != nil {
-			return err
-		}
-		return b.prepare(ctx, root, filepath.Join(dir, srcDir), tree, p)
+		fetch := func(ctx context.Context, work string) (string, error) { return b.fetchUpstream(ctx, work, p.kernel) }
+		return b.unpackSource(ctx, dir, tree, t, fetch, func(name string) bool { return partOfPrepared(name, module) }, func(root string) error {
+			return b.prepare(ctx, root, filepath.Join(dir, srcDir), tree, p)
+		})
 	})
 	return key, err
+}
+
+// unpackSource fetches a source, and beside it the toolchain, and unpacks the wanted parts into a directory of an entry. Then it calls then, which may be nil, with the
+// toolchain's root.
+func (b *Builder) unpackSource(ctx context.Context, dir, tree string, t *toolchain, fetch func(ctx context.Context, work string) (string, error), want func(name string) bool, then func(root string) error) error {
+	work := filepath.Join(dir, ".work")
+	if err := os.Mkdir(work, 0o700); err != nil {
+		return err
+	}
+	var tarball string
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		tarball, err = fetch(gctx, work)
+		return err
+	})
+	g.Go(func() error { return b.fetchToolchain(gctx, t) })
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	root, release, err := b.hold(ctx, toolchainKind, t.key)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := b.extract(ctx, root, tarball, tree, want); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(work); err != nil || then == nil {
+		return err
+	}
+	return then(root)
 }
 
 // Parts of the source that preparing a build of modules needs, beside every Kconfig, Kbuild and Makefile.

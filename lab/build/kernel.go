@@ -150,7 +150,11 @@ type whole struct {
 // key names a base, or what becomes of it with the change, by all that decides on it.
 func (w *whole) key(withChange bool) string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%d %+v %q %q %q", kernelFormat, w.t.parts, configuration(w.t.parts.Local, w.t.parts.Debug), toolEnv, wholeWords(w.t.parts.Compiler))
+	parts := w.t.parts
+	if w.t.Commit != "" {
+		parts.Origin = "" // a commit is the same in whatever repository it is found
+	}
+	fmt.Fprintf(h, "%d %+v %q %q %q", kernelFormat, parts, configuration(w.t.parts.Local, w.t.parts.Debug), toolEnv, wholeWords(w.t.parts.Compiler))
 	kind := ""
 	if withChange {
 		for _, name := range slices.Sorted(maps.Keys(w.changed)) {

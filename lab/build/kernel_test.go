@@ -404,6 +404,19 @@ func TestGitTree(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+	t.Run("another repository", func(t *testing.T) {
+		clone := filepath.Join(t.TempDir(), "clone")
+		if out, err := exec.Command("git", "clone", "-q", "--bare", dir, clone).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		other, err := b.GitTree(t.Context(), clone, id, KernelOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if k, err := b.Kernel(t.Context(), other, nil); err != nil || !k.Cached || k.Path != base.Path || !strings.Contains(other.Origin, clone) {
+			t.Errorf("%+v, %v; %s", k, err, other.Origin)
+		}
+	})
 	t.Run("another commit", func(t *testing.T) {
 		next := commit(t, dir, "two", map[string]string{"part/part.h": "#define VALUE 3\n", "part/more.sh": "#!/bin/sh\n"})
 		if err := os.Remove(filepath.Join(dir, "run.sh")); err != nil {

@@ -12,8 +12,6 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
-
 	"irqlab/images"
 	"irqlab/lab/build/patch/gitrange"
 )
@@ -69,7 +67,7 @@ func (b *Builder) Tree(ctx context.Context, k images.Kernel, o KernelOptions) (*
 			return nil, err
 		}
 	}
-	if strings.HasPrefix(t.parts.Origin, "linux_") {
+	if t.parts.Origin == upstreamOrigin(k) {
 		t.Notes = append(t.Notes, "built from upstream's source: Debian's own patches are no longer served")
 	}
 	t.parts.configure("", debug)
@@ -112,11 +110,7 @@ func (b *Builder) gatherWhole(ctx context.Context, k images.Kernel) (wholeParts,
 	if err != nil {
 		return wholeParts{}, err
 	}
-	p := wholeParts{Compiler: plan.compiler, Suite: baseSuite(k.Suite), Source: fmt.Sprintf("%s-%d", kernelKey(k), wholeFormat)}
-	p.Origin = fmt.Sprintf("%s %s of %s", plan.source.Name, plan.source.Version, plan.source.Suite)
-	if plan.source.Name == "" {
-		p.Origin = fmt.Sprintf("linux_%s.orig.tar.xz of %s", upstream(k.Version), k.Suite)
-	}
+	p := wholeParts{Compiler: plan.compiler, Suite: baseSuite(k.Suite), Source: fmt.Sprintf("%s-%d", kernelKey(k), wholeFormat), Origin: plan.origin()}
 	t, err := b.toolchain(ctx, p.Suite, p.Compiler)
 	if err != nil {
 		return p, err
@@ -126,29 +120,8 @@ func (b *Builder) gatherWhole(ctx context.Context, k images.Kernel) (wholeParts,
 		if err := b.cache.NeedSpace(roomWhole); err != nil {
 			return err
 		}
-		work := filepath.Join(dir, ".work")
-		if err := os.Mkdir(work, 0o700); err != nil {
-			return err
-		}
-		var tarball string
-		g, gctx := errgroup.WithContext(ctx)
-		g.Go(func() (err error) {
-			tarball, err = b.fetchSource(gctx, work, plan)
-			return err
-		})
-		g.Go(func() error { return b.fetchToolchain(gctx, t) })
-		if err := g.Wait(); err != nil {
-			return err
-		}
-		root, release, err := b.hold(ctx, toolchainKind, t.key)
-		if err != nil {
-			return err
-		}
-		defer release()
-		if err := b.extract(ctx, root, tarball, filepath.Join(dir, wholeDir), func(string) bool { return true }); err != nil {
-			return err
-		}
-		return os.RemoveAll(work)
+		fetch := func(ctx context.Context, work string) (string, error) { return b.fetchSource(ctx, work, plan) }
+		return b.unpackSource(ctx, dir, filepath.Join(dir, wholeDir), t, fetch, func(string) bool { return true }, nil)
 	})
 	if err != nil {
 		return p, err
