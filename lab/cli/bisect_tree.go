@@ -79,7 +79,7 @@ func newTreeBisect(s Streams) *cobra.Command {
 	var f treeFlags
 	cmd := &cobra.Command{
 		Use:   "bisect --good A --bad B --tree DIR [SCENARIO]",
-		Short: "Find the commit of a tree whose change of the driver made a scenario fail",
+		Short: "Find the commit of a tree whose change of the driver, or of the kernel, made a scenario fail",
 		Long: `bisect has git choose commits between a good one and a bad one, builds the mana
 driver's module as each has it for a stock kernel, runs the scenario's cases
 with it on forks of one machine, and tells git what came of it: good, every case
@@ -171,6 +171,10 @@ func (t *treeBisect) run(ctx context.Context, args []string) error {
 		paths = nil
 	}
 	if t.git, err = gitrange.StartBisection(ctx, t.tree, t.good, t.bad, paths, try.OutsidePaths()); err != nil {
+		var none *gitrange.NoRangeError
+		if errors.As(err, &none) && none.Untouched && !t.whole {
+			err = fmt.Errorf("%w: --whole judges commits by all that they change", err)
+		}
 		return usageError(err)
 	}
 	defer func() {

@@ -254,7 +254,7 @@ func TestBisectTreeInput(t *testing.T) {
 		{"bisect", "name a commit that is good"},
 		{"bisect --good HEAD~2 a b", "accepts at most 1 arg"},
 		{"bisect --good HEAD~9", "there is no commit HEAD~9"},
-		{"bisect --good HEAD~2 --bad HEAD~1", "no commit behind HEAD~2 up to HEAD~1 changes " + try.ModuleDir},
+		{"bisect --good HEAD~2 --bad HEAD~1", "no commit behind HEAD~2 up to HEAD~1 changes " + try.ModuleDir + " or include/net/mana: --whole judges"},
 		{"bisect --good HEAD --bad HEAD~1", "the good one is the later"},
 		{"bisect --good HEAD~1 --tree ..", "no git repository"},
 		{"bisect --good HEAD~1 --tree ../no-such", "no such folder"},

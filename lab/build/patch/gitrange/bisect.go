@@ -55,7 +55,10 @@ type Bisection struct {
 }
 
 // NoRangeError tells why there is nothing to bisect between two commits.
-type NoRangeError struct{ Text string }
+type NoRangeError struct {
+	Text      string
+	Untouched bool // there are commits, and none changes what is looked at
+}
 
 func (e *NoRangeError) Error() string { return e.Text }
 
@@ -163,9 +166,9 @@ func (b *Bisection) measure(ctx context.Context, good, bad string, cut []string)
 	b.diverged = !slices.Equal(b.bases, []string{b.Good.Name})
 	switch {
 	case b.diverged && b.g.shallow:
-		return &NoRangeError{fmt.Sprintf("%s is no ancestor of %s as far as this clone goes (%s)", good, bad, deepen)}
+		return &NoRangeError{Text: fmt.Sprintf("%s is no ancestor of %s as far as this clone goes (%s)", good, bad, deepen)}
 	case err != nil || len(b.bases) == 0:
-		return &NoRangeError{fmt.Sprintf("%s and %s have no commit in common", good, bad)}
+		return &NoRangeError{Text: fmt.Sprintf("%s and %s have no commit in common", good, bad)}
 	}
 	if b.Commits, err = b.count(ctx, span, "--"); err != nil {
 		return err
@@ -175,7 +178,7 @@ func (b *Bisection) measure(ctx context.Context, good, bad string, cut []string)
 		if b.Good.Name != b.Bad.Name {
 			text += ": the good one is the later of the two. What was mended in between is not looked for"
 		}
-		return &NoRangeError{text}
+		return &NoRangeError{Text: text}
 	}
 	if len(cut) > 0 {
 		roots, err := b.g.git(ctx, "rev-list", "--max-parents=0", span, "--")
@@ -183,7 +186,7 @@ func (b *Bisection) measure(ctx context.Context, good, bad string, cut []string)
 			return err
 		}
 		if slices.ContainsFunc(strings.Fields(roots), func(c string) bool { return slices.Contains(cut, c) }) {
-			return &NoRangeError{fmt.Sprintf("the commits between %s and %s are not all there (%s)", good, bad, deepen)}
+			return &NoRangeError{Text: fmt.Sprintf("the commits between %s and %s are not all there (%s)", good, bad, deepen)}
 		}
 	}
 	touching, err := b.g.git(ctx, append([]string{"rev-list", span, "--"}, b.pathspec()...)...)
@@ -196,7 +199,7 @@ func (b *Bisection) measure(ctx context.Context, good, bad string, cut []string)
 		if len(b.paths) == 0 {
 			what = "more than " + strings.Join(b.nothing, ", ")
 		}
-		return &NoRangeError{fmt.Sprintf("no commit behind %s up to %s changes %s", good, bad, what)}
+		return &NoRangeError{fmt.Sprintf("no commit behind %s up to %s changes %s", good, bad, what), true}
 	}
 	if len(b.paths) > 0 {
 		b.Elsewhere, err = b.count(ctx, append([]string{"--full-history", "--no-merges", span, "--"}, allBut(slices.Concat(b.paths, b.nothing))...)...)
@@ -298,7 +301,7 @@ var leftPattern = regexp.MustCompile(`(?m)^Bisecting: (.*)$`)
 // Judge tells git what a commit is.
 func (b *Bisection) Judge(ctx context.Context, commit string, t Term) error {
 	if b.diverged && t == Bad && slices.Contains(b.bases, commit) {
-		return &NoRangeError{fmt.Sprintf("%.12s, where the two ends part, is bad: what is bad there was mended on the way to the good one, so that none of the range is the first", commit)}
+		return &NoRangeError{Text: fmt.Sprintf("%.12s, where the two ends part, is bad: what is bad there was mended on the way to the good one, so that none of the range is the first", commit)}
 	}
 	out, err := b.g.git(ctx, "bisect", string(t), commit)
 	if ctx.Err() != nil {
