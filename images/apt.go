@@ -330,7 +330,7 @@ func (a *apt) run(ctx context.Context, dir, what string, size int64, p Progress,
 		followStatus(read, what, size, p)
 	}()
 	go watchFetch(watched, stop, limit, filepath.Join(a.dir, "lists", "partial"), dir)
-	err = runOwned(watched, cmd)
+	err = RunOwned(watched, cmd)
 	<-done
 	if err == nil {
 		return stdout.String(), nil
@@ -634,7 +634,7 @@ func hostMirror(ctx context.Context) (string, error) {
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
-	if err := runOwned(ctx, cmd); err != nil {
+	if err := RunOwned(ctx, cmd); err != nil {
 		if ctx.Err() != nil {
 			return "", ctx.Err()
 		}

@@ -39,6 +39,10 @@ type Cache struct {
 	Warn     func(message string) // what went wrong without stopping anything; nil discards it. Set before use
 	Progress Progress             // for calls that take no Progress of their own. Set before use
 
+	// Build, if there is one, is asked for each kernel first: it may build it, and returns its path as a SPEC has it, or "" for what the SPEC names. A SPEC that begins with GitPrefix
+	// names nothing that is there. Set before use.
+	Build func(ctx context.Context, spec string, p Progress) (path string, err error)
+
 	dir string
 	apt aptOptions
 
@@ -619,8 +623,8 @@ func freeSpace(dir string) int64 {
 	return int64(st.Bavail) * st.Bsize
 }
 
-// needSpace fails early and clearly when fewer than need bytes are left.
-func (c *Cache) needSpace(need int64) error {
+// NeedSpace fails early and clearly, with a *NoSpaceError, when fewer than need bytes are left.
+func (c *Cache) NeedSpace(need int64) error {
 	if free := freeSpace(c.dir); free < need {
 		return &NoSpaceError{Dir: c.dir, Free: free, Need: need}
 	}

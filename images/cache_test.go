@@ -37,7 +37,7 @@ func helperMain(role string) int {
 	if args[0] == "own" {
 		cmd := exec.CommandContext(context.Background(), "/bin/sh", "-c", "sleep 600 & echo started; wait")
 		cmd.Stdout = os.Stdout
-		fmt.Fprintln(os.Stderr, runOwned(context.Background(), cmd))
+		fmt.Fprintln(os.Stderr, RunOwned(context.Background(), cmd))
 		return 1
 	}
 	if args[0] == "few" {
@@ -444,11 +444,11 @@ func TestFullDiskIsNamed(t *testing.T) {
 	if !errors.As(err, &full) || full.Dir != c.dir || !strings.Contains(err.Error(), "IRQLAB_CACHE") || !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("error %v, want a NoSpaceError that names the cache and the way out", err)
 	}
-	if err := c.needSpace(1 << 60); !errors.As(err, &full) || full.Need != 1<<60 {
-		t.Errorf("needSpace of an exbibyte: %v, want a NoSpaceError", err)
+	if err := c.NeedSpace(1 << 60); !errors.As(err, &full) || full.Need != 1<<60 {
+		t.Errorf("NeedSpace of an exbibyte: %v, want a NoSpaceError", err)
 	}
-	if err := c.needSpace(1); err != nil {
-		t.Errorf("needSpace of a byte: %v", err)
+	if err := c.NeedSpace(1); err != nil {
+		t.Errorf("NeedSpace of a byte: %v", err)
 	}
 }
 

@@ -275,7 +275,7 @@ func (c *Cache) askMirror(ctx context.Context, mirror string) error {
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	if err := runOwned(ctx, cmd); err != nil {
+	if err := RunOwned(ctx, cmd); err != nil {
 		if ctx.Err() != nil {
 			return fmt.Errorf("no answer in %v", patience)
 		}

@@ -116,7 +116,7 @@ func (c *Cache) ensureIndex(ctx context.Context, maxAge time.Duration, p Progres
 // refreshIndex runs under aptLock.
 func (c *Cache) refreshIndex(ctx context.Context, p Progress) (*index, error) {
 	const room = 300 << 20 // lists of six suites, compressed, twice
-	if err := c.needSpace(room); err != nil {
+	if err := c.NeedSpace(room); err != nil {
 		return nil, err
 	}
 	a, err := c.newApt(ctx, nil)

@@ -93,7 +93,17 @@ func (c *Cache) Kernel(ctx context.Context, spec string, p Progress) (Kernel, er
 	if err != nil {
 		return Kernel{}, err
 	}
+	path := ""
+	if c.Build != nil {
+		if path, err = c.Build(ctx, spec, p); err != nil {
+			return Kernel{}, kernelError(spec, err)
+		}
+	}
 	switch {
+	case path != "":
+		return c.pathKernel(ctx, spec, path, p)
+	case s.Commit:
+		return Kernel{}, &SpecError{Spec: spec, Problem: "a commit's kernel has to be built, which is not done here"}
 	case s.Debian != "":
 		return c.debianKernel(ctx, spec, s.Debian, p)
 	case len(s.Debs) > 0:
@@ -191,7 +201,7 @@ func (c *Cache) fetchKernel(ctx context.Context, k candidate, x *index, p Progre
 		for _, pkg := range k.Packages {
 			need += pkg.Size + pkg.Installed
 		}
-		if err := c.needSpace(need); err != nil {
+		if err := c.NeedSpace(need); err != nil {
 			return err
 		}
 		debs := filepath.Join(dir, ".debs")
@@ -361,7 +371,7 @@ func (c *Cache) debKernel(ctx context.Context, spec string, files []string, p Pr
 		fmt.Fprintln(h, sum)
 	}
 	entry, err := c.entry(ctx, kernelKind, "deb-"+hex.EncodeToString(h.Sum(nil))[:32], func(ctx context.Context, dir string) error {
-		if err := c.needSpace(need); err != nil {
+		if err := c.NeedSpace(need); err != nil {
 			return err
 		}
 		p.report("unpacking "+filepath.Base(files[0]), 0, 0)
@@ -459,7 +469,7 @@ func (c *Cache) bootable(ctx context.Context, k *Kernel, file string, p Progress
 	}
 	entry, err := c.entry(ctx, imageKind, sum[:32], func(ctx context.Context, dir string) error {
 		const room = 256 << 20
-		if err := c.needSpace(room); err != nil {
+		if err := c.NeedSpace(room); err != nil {
 			return err
 		}
 		p.report("unpacking "+filepath.Base(file), 0, 0)
@@ -552,7 +562,7 @@ func (c *Cache) treeKernel(ctx context.Context, spec, tree string, p Progress) (
 		return Kernel{}, errors.Join(tried...)
 	}
 	if isTree(tree) {
-		return Kernel{}, &NotAKernelError{Path: tree, Reason: "the tree has neither vmlinux nor arch/x86/boot/bzImage: run make in it"}
+		return Kernel{}, &NotAKernelError{Path: tree, Reason: "the tree has neither vmlinux nor arch/x86/boot/bzImage: run make in it, as irqlab run does with --build"}
 	}
 	return Kernel{}, &NotAKernelError{Path: tree, Reason: "a directory, but not a kernel build tree"}
 }

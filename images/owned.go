@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// runOwned runs a command that dies with this process and with ctx, children included: it shares a process group with a shell that outlives this process just long
+// RunOwned runs a command that dies with this process and with ctx, children included: it shares a process group with a shell that outlives this process just long
 // enough to kill the group. The command's ExtraFiles are its own: they are closed here as soon as it has them, and also if it never runs, so that whoever reads their
 // other ends sees the end in any case.
-func runOwned(ctx context.Context, cmd *exec.Cmd) error {
+func RunOwned(ctx context.Context, cmd *exec.Cmd) error {
 	handOver := func() {
 		for _, f := range cmd.ExtraFiles {
 			_ = f.Close()

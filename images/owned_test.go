@@ -50,7 +50,7 @@ func TestRunOwned(t *testing.T) {
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", "trap '' TERM; sleep 600 & echo started; wait")
 	cmd.Stdout = writerFunc(func() { cancel() })
 	cmd.Env = append(os.Environ(), helperEnv+"="+word)
-	if err := runOwned(ctx, cmd); err == nil {
+	if err := RunOwned(ctx, cmd); err == nil {
 		t.Error("a command that was cancelled ended well")
 	}
 	for start := time.Now(); marked(word) > 0; time.Sleep(10 * time.Millisecond) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,8 +39,14 @@ func (c *Cache) Find(kind, key string) (dir string, ok bool) {
 	return dir, true
 }
 
-// NeedSpace fails early and clearly, with a *NoSpaceError, when fewer than need bytes are left.
-func (c *Cache) NeedSpace(need int64) error { return c.needSpace(need) }
+// Remove takes an entry away, waiting for those who use it; one that is not there is no error.
+func (c *Cache) Remove(ctx context.Context, kind, key string) error {
+	name := entryName(key)
+	if _, err := os.Lstat(filepath.Join(c.dir, kind, name)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return c.remove(ctx, kind, name)
+}
 
 // AsNoSpace returns err as a *NoSpaceError if it comes from a full file system, else as it is.
 func (c *Cache) AsNoSpace(err error) error { return noSpace(c.dir, 0, err) }
@@ -51,24 +58,6 @@ func (c *Cache) Hold(ctx context.Context, path string) (release func(), err erro
 		return nil, fmt.Errorf("cache: %s is in no entry", path)
 	}
 	return c.lockShared(ctx, kind+"-"+name)
-}
-
-// TempDir makes a directory for what is being worked on, under a lock that is held until it is removed: what a killed process leaves is swept by the next.
-func (c *Cache) TempDir(ctx context.Context, name string) (dir string, remove func(), err error) {
-	name = entryName(name)
-	unlock, err := c.lock(ctx, name)
-	if err != nil {
-		return "", nil, err
-	}
-	dir, err = os.MkdirTemp(filepath.Join(c.dir, tmpDir), name+"@")
-	if err != nil {
-		unlock()
-		return "", nil, noSpace(c.dir, 0, fmt.Errorf("cache %s: %w", c.dir, err))
-	}
-	return dir, func() {
-		_ = os.RemoveAll(dir)
-		unlock()
-	}, nil
 }
 
 // Package is a package of Debian's in one suite.

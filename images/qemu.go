@@ -186,7 +186,7 @@ func quick(ctx context.Context, command, env []string, args ...string) (string, 
 	cmd.Env = append(os.Environ(), env...)
 	out, stderr := shortBuffer{max: 1 << 20}, shortBuffer{max: 1 << 20}
 	cmd.Stdout, cmd.Stderr = &out, &stderr
-	if err := runOwned(ctx, cmd); err != nil {
+	if err := RunOwned(ctx, cmd); err != nil {
 		if out.full || stderr.full {
 			return "", fmt.Errorf("no end of what %s writes", strings.Join(args, " "))
 		}
@@ -335,7 +335,7 @@ func withoutEpoch(v string) string {
 // buildQEMU fetches QEMU with its dependencies and keeps what it needs to run a machine without a screen.
 func (c *Cache) buildQEMU(ctx context.Context, dir string, x *index, p Progress) error {
 	const need = 280 << 20 // packages, and what is unpacked of them before pruning
-	if err := c.needSpace(need); err != nil {
+	if err := c.NeedSpace(need); err != nil {
 		return err
 	}
 	if strings.ContainsAny(c.dir, ":;") {

@@ -187,7 +187,7 @@ func TestRealQEMUAndKernel(t *testing.T) {
 	cmd.Env = append(os.Environ(), q.Env...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := runOwned(ctx, cmd); err != nil {
+	if err := RunOwned(ctx, cmd); err != nil {
 		t.Fatalf("QEMU: %v\n%s", err, out.String())
 	}
 	for _, want := range []string{"Linux version " + k.Release, "Unable to mount root fs"} {

@@ -61,7 +61,7 @@ func (c *Cache) Snapshot(ctx context.Context, key string, make func(ctx context.
 // Room returns a *NoSpaceError if fewer than need bytes are left for the cache, or if err, which may be nil, says that they were not enough.
 func (c *Cache) Room(need int64, err error) error {
 	if err == nil {
-		return c.needSpace(need)
+		return c.NeedSpace(need)
 	}
 	return &NoSpaceError{Dir: c.dir, Free: freeSpace(c.dir), Need: need, Err: err}
 }

@@ -17,7 +17,11 @@ type spec struct {
 	Debian string   // "7.3", "6.18.15", a release or a package version; "" if the SPEC names files
 	Debs   []string // paths
 	Path   string   // a bzImage, a vmlinux or a build tree
+	Commit bool     // it names a commit of a git tree
 }
+
+// GitPrefix begins a SPEC that names a commit of a git tree, git:DIR@REV, whose kernel is built.
+const GitPrefix = "git:"
 
 // SpecError says that a kernel SPEC cannot be read.
 type SpecError struct {
@@ -29,7 +33,7 @@ func (e *SpecError) Error() string { return fmt.Sprintf("kernel %q: %s", e.Spec,
 
 // parseSpec tells the spellings of the contract apart. It touches no file: what a path holds is found out later.
 func parseSpec(s string) (spec, error) {
-	const ways = `want debian:VERSION (such as debian:7.3), a bzImage, a vmlinux, a kernel build tree, or .deb files separated by commas`
+	const ways = `want debian:VERSION (such as debian:7.3), a bzImage, a vmlinux, a kernel build tree, .deb files separated by commas, or git:DIR@REV`
 	bad := func(format string, args ...any) (spec, error) {
 		return spec{}, &SpecError{Spec: s, Problem: fmt.Sprintf(format, args...)}
 	}
@@ -49,6 +53,9 @@ func parseSpec(s string) (spec, error) {
 	}
 	if strings.TrimSpace(s) == "" || strings.ContainsRune(s, 0) {
 		return bad("empty (%s)", ways)
+	}
+	if strings.HasPrefix(s, GitPrefix) {
+		return spec{Commit: true}, nil
 	}
 	parts := strings.Split(s, ",")
 	if !slices.ContainsFunc(parts, func(p string) bool { return !strings.HasSuffix(p, ".deb") }) {

@@ -1,6 +1,7 @@
 package images
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -24,21 +25,54 @@ func TestParseSpec(t *testing.T) {
 		"a.deb":                          {Debs: []string{"a.deb"}},
 		"x/a.deb,b.deb":                  {Debs: []string{"x/a.deb", "b.deb"}},
 		"7.3":                            {Path: "7.3"},
+		"git:linux@v7.2":                 {Commit: true},
+		"git:a.deb":                      {Commit: true},
+		"./git:linux":                    {Path: "./git:linux"},
 	} {
 		got, err := parseSpec(in)
 		if err != nil || cmp.Diff(want, got) != "" {
 			t.Errorf("parseSpec(%q) = %+v, %v; want %+v", in, got, err, want)
 		}
 	}
-	for _, in := range []string{"", " ", "debian:", "debian:latest", "debian:7.3/x", "debian:../7", "debian:7 3", "debian:.7", "a\x00b", ".deb", "a.deb,.deb"} {
+	for _, in := range []string{"", " ", "debian:", "debian:latest", "debian:7.3/x", "debian:../7", "debian:7 3", "debian:.7", "a\x00b", ".deb", "a.deb,.deb", "git:a\x00b"} {
 		if got, err := parseSpec(in); err == nil {
 			t.Errorf("parseSpec(%q) = %+v, want an error", in, got)
 		}
 	}
 }
 
+// A commit's kernel is what the cache's Build makes of it, and nothing without one; any other SPEC is what it names unless Build says otherwise.
+func TestBuiltKernel(t *testing.T) {
+	t.Parallel()
+	cache, err := OpenCache(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	built := func(path string, err error) func(context.Context, string, Progress) (string, error) {
+		return func(context.Context, string, Progress) (string, error) { return path, err }
+	}
+	broken := errors.New("it does not build")
+	for name, tc := range map[string]struct {
+		build func(context.Context, string, Progress) (string, error)
+		spec  string
+		want  string // of the error
+	}{
+		"nobody builds":     {nil, "git:linux@v7.2", `kernel "git:linux@v7.2": a commit's kernel has to be built`},
+		"nothing was built": {built("", nil), "git:linux@v7.2", "a commit's kernel has to be built"},
+		"built":             {built("/no/such/built", nil), "git:linux@v7.2", "kernel git:linux@v7.2: stat /no/such/built"},
+		"does not build":    {built("", broken), "git:linux@v7.2", "kernel git:linux@v7.2: it does not build"},
+		"a path":            {built("", nil), "/no/such/tree", "stat /no/such/tree"},
+		"a tree":            {built("", broken), "/no/such/tree", "kernel /no/such/tree: it does not build"},
+	} {
+		cache.Build = tc.build
+		if _, err := cache.Kernel(t.Context(), tc.spec, nil); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+	}
+}
+
 func FuzzParseSpec(f *testing.F) {
-	for _, s := range []string{"debian:7.3", "debian:", "a.deb,b.deb", ",.deb", "debian:7.3.4-1~bpo13+1", "/x", "debian:1:2"} {
+	for _, s := range []string{"debian:7.3", "debian:", "a.deb,b.deb", ",.deb", "debian:7.3.4-1~bpo13+1", "/x", "debian:1:2", "git:a@b"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -47,7 +81,7 @@ func FuzzParseSpec(f *testing.F) {
 			return
 		}
 		set := 0
-		for _, is := range []bool{got.Debian != "", len(got.Debs) > 0, got.Path != ""} {
+		for _, is := range []bool{got.Debian != "", len(got.Debs) > 0, got.Path != "", got.Commit} {
 			if is {
 				set++
 			}

@@ -204,7 +204,7 @@ func (c *Cache) source(ctx context.Context) (source, error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", modulePath)
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
-	if err = runOwned(ctx, cmd); err == nil {
+	if err = RunOwned(ctx, cmd); err == nil {
 		dir, err := checkSource(strings.TrimSpace(out.String()))
 		if err == nil {
 			return source{dir, "the module in the working directory requires it"}, nil
@@ -445,7 +445,7 @@ func runRewriter(ctx context.Context, goTool, src, work, listed string, args []s
 	cmd.Stdin = strings.NewReader(listed)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	if err := runOwned(ctx, cmd); err != nil {
+	if err := RunOwned(ctx, cmd); err != nil {
 		if text := strings.TrimSpace(stderr.String()); text != "" {
 			err = fmt.Errorf("%w: %s", err, text)
 		}
@@ -518,7 +518,7 @@ func runGoFor(ctx context.Context, env []string, goTool, dir, tmp string, onLine
 		}
 		_, _ = io.Copy(io.Discard, r) // an overlong line must not block go
 	}()
-	err := runOwned(ctx, cmd)
+	err := RunOwned(ctx, cmd)
 	w.Close()
 	<-read
 	if err == nil {

@@ -24,7 +24,7 @@ func (k *Known) decodeNode(d *decoder, n ast.Node, path string) {
 // KnownFailure says why the case fails on its kernel, as far as that is known; "": it is not known to fail.
 func (c *Case) KnownFailure() string {
 	for _, k := range c.Known {
-		if slices.ContainsFunc(k.Kernels, func(s kernelSpec) bool { return sameKernel(string(s), c.Kernel) }) {
+		if k.of(c.Kernel) {
 			if k.Where != "" {
 				return fmt.Sprintf("%s (%s)", k.Reason, k.Where)
 			}
@@ -32,4 +32,19 @@ func (c *Case) KnownFailure() string {
 		}
 	}
 	return ""
+}
+
+func (k *Known) of(kernel string) bool {
+	return slices.ContainsFunc(k.Kernels, func(s kernelSpec) bool { return sameKernel(string(s), kernel) })
+}
+
+// RunOn has the case run on a kernel that was built of its own kernel's source, and fails as that is known to.
+func (c *Case) RunOn(kernel string) {
+	c.Known = slices.Clone(c.Known)
+	for i := range c.Known {
+		if k := &c.Known[i]; k.of(c.Kernel) {
+			k.Kernels = append(slices.Clip(k.Kernels), kernelSpec(kernel))
+		}
+	}
+	c.Kernel = kernel
 }

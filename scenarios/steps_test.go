@@ -577,4 +577,18 @@ func TestKnown(t *testing.T) {
 	if want := []string{"it leaks (issue 7)", "it leaks (issue 7)", "", "it is mine"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
+	got = nil
+	for _, c := range s.cases { // a kernel that was built of the same source fails as it does, and the scenario's own case stays as it is
+		c.RunOn("/built")
+		got = append(got, c.KnownFailure())
+		if c.Kernel != "/built" {
+			t.Errorf("it runs on %s", c.Kernel)
+		}
+	}
+	if want := []string{"it leaks (issue 7)", "it leaks (issue 7)", "", "it is mine"}; !slices.Equal(got, want) {
+		t.Errorf("built: %q, want %q", got, want)
+	}
+	if n := len(s.cases[0].Known[0].Kernels); n != 1 {
+		t.Errorf("it is known of %d kernels now", n)
+	}
 }

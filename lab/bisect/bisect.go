@@ -21,7 +21,8 @@ type Bisection struct {
 	IRQLab   string     `json:"irqlab,omitempty"`
 	Command  string     `json:"command"` // that does it again
 	Tree     string     `json:"tree"`
-	Kernel   try.Kernel `json:"kernel"` // that the modules are built for, and run in
+	Whole    bool       `json:"whole,omitempty"` // each commit's kernel is built, not the driver's module alone
+	Kernel   try.Kernel `json:"kernel"`          // that the modules are built for, and run in; of whole kernels, what they are built of
 	Range    Range      `json:"range"`
 	Notes    []string   `json:"notes,omitempty"`
 	Steps    []Step     `json:"steps"` // in the order they were judged: both ends first
@@ -40,7 +41,7 @@ type Range struct {
 	Good      Commit `json:"good"`
 	Bad       Commit `json:"bad"`
 	Commits   int    `json:"commits"`
-	OfModule  int    `json:"of_module"` // that change the module
+	OfModule  int    `json:"of_module"` // that change the module, or of whole kernels something that may be built
 	Elsewhere int    `json:"elsewhere"` // that change something else which could matter
 }
 
@@ -58,6 +59,7 @@ type Step struct {
 	Reasons []string         `json:"reasons"`           // why it is bad, or cannot be told
 	Errors  []try.Diagnostic `json:"errors,omitempty"`  // of the compiler, if it does not build
 	Module  string           `json:"module,omitempty"`  // the file
+	Kernel  string           `json:"kernel,omitempty"`  // in its place, as --kernel takes it
 	Landed  []Landed         `json:"landed"`
 	Seconds Seconds          `json:"seconds"`
 
@@ -97,9 +99,13 @@ type Verdict struct {
 	Reasons []string `json:"reasons"`
 }
 
-// New is a Bisection that nothing has come of yet.
-func New(tree, spec string) Bisection {
-	return Bisection{Schema: result.Schema, Tree: tree, Kernel: try.Kernel{Spec: spec}, Steps: []Step{}, Cases: []try.Compared{}}
+// New is a Bisection that nothing has come of yet: of the modules for the kernel that spec names, or of whole kernels.
+func New(tree, spec string, whole bool) Bisection {
+	b := Bisection{Schema: result.Schema, Tree: tree, Whole: whole, Steps: []Step{}, Cases: []try.Compared{}}
+	if !whole {
+		b.Kernel.Spec = spec
+	}
+	return b
 }
 
 // Ran is a step of which the cases were run. It is good if every case passed, or was only observed, as git bisect run would have it of irqlab run.
@@ -168,7 +174,7 @@ func (b *Bisection) Ends() bool {
 		case end.is == gitrange.Good:
 			b.Verdict = Verdict{WordGoodFails, report.ExitFail, append([]string{"the good end is bad, so that there is nothing to look for between the two"}, end.step.why()...)}
 		case good.SameAs != "" || bad.SameAs != "":
-			b.Verdict = Verdict{WordBadPasses, report.ExitFail, []string{"the bad end is good: both ends have the same module"}}
+			b.Verdict = Verdict{WordBadPasses, report.ExitFail, []string{"the bad end is good: both ends are built of the same"}}
 		default:
 			b.Verdict = Verdict{WordBadPasses, report.ExitFail, []string{"the bad end is good: what was seen there is not seen by these cases on this kernel"}}
 		}

@@ -78,12 +78,12 @@ func TestEnds(t *testing.T) {
 		{bad, bad, WordGoodFails, report.ExitFail, "the good end is bad, so that there is nothing to look for between the two; a: it is fail", bad.Name},
 		{bad, good, WordGoodFails, report.ExitFail, "the good end is bad, so that there is nothing to look for between the two; a: it is fail", bad.Name},
 		{good, Ran(commit(4), rep(ran("a", result.Pass, 1, 0))), WordBadPasses, report.ExitFail, "the bad end is good: what was seen there is not seen by these cases on this kernel", commit(4).Name},
-		{good, good.Same(commit(4)), WordBadPasses, report.ExitFail, "the bad end is good: both ends have the same module", good.Name},
+		{good, good.Same(commit(4)), WordBadPasses, report.ExitFail, "the bad end is good: both ends are built of the same", good.Name},
 		{broken, bad, WordUnknown, report.ExitError, "the good end cannot be told; it does not build; x.c:3: no", ""},
 		{good, broken, WordUnknown, report.ExitError, "the bad end cannot be told; it does not build; x.c:3: no", ""},
 		{bad, broken, WordGoodFails, report.ExitFail, "the good end is bad, so that there is nothing to look for between the two; a: it is fail", bad.Name},
 	} {
-		b := New("t", "debian:7.3")
+		b := New("t", "debian:7.3", false)
 		b.Steps = []Step{tt.good, tt.bad}
 		ok := b.Ends()
 		if v := b.Verdict; ok != (tt.word == "") || v.Word != tt.word || v.Status != tt.status || strings.Join(v.Reasons, "; ") != tt.reasons {
@@ -97,7 +97,7 @@ func TestEnds(t *testing.T) {
 
 // bisection is one that has come to its end: two cases, of which the first fails at the bad end, a commit that does not build, one of the same module as another.
 func bisection() Bisection {
-	b := New("~/linux", "debian:7.3")
+	b := New("~/linux", "debian:7.3", false)
 	b.Kernel.Release = "7.3.4"
 	b.Range = Range{Good: commit(1), Bad: commit(9), Commits: 8, OfModule: 7, Elsewhere: 1}
 	b.Notes = []string{strings.Repeat("long words ", 20)}
@@ -174,7 +174,7 @@ func TestSuspectsAndFailures(t *testing.T) {
 	if text, want := render(b), "\nno space\nlast good: 444444444444 mana: change 4\nfirst bad: 666666666666 mana: change 6, so far\n"; !strings.HasSuffix(text, want) || b.Verdict.Status != report.ExitError {
 		t.Errorf("no %q in\n%s", want, text)
 	}
-	b = New("t", "debian:7.3")
+	b = New("t", "debian:7.3", false)
 	b.Failed(errors.New("no space"))
 	if text := render(b); !strings.HasSuffix(text, "\nno space\n") || strings.Contains(text, "---") {
 		t.Error(text)

@@ -29,12 +29,13 @@ func (b *Bisection) Head() string {
 	}{{"good:", b.Range.Good}, {"bad:", b.Range.Bad}} {
 		line(end.what, fmt.Sprintf("%.*s %s", nameWidth, end.c.Name, end.c.Subject))
 	}
-	line("commits:", fmt.Sprintf("%d, %d of them change the module", b.Range.Commits, b.Range.OfModule))
-	kernel := cmp.Or(b.Kernel.Release, b.Kernel.Spec)
-	if kernel != b.Kernel.Spec {
-		kernel += " (" + b.Kernel.Spec + ")"
+	if b.Whole {
+		line("commits:", fmt.Sprintf("%d, %d of them may change what is built", b.Range.Commits, b.Range.OfModule))
+		line("kernel:", "of each commit, whole, with a small configuration")
+	} else {
+		line("commits:", fmt.Sprintf("%d, %d of them change the module", b.Range.Commits, b.Range.OfModule))
+		line("kernel:", b.Kernel.String())
 	}
-	line("kernel:", kernel)
 	for _, n := range b.Notes {
 		s.WriteString(item("note:    ", n))
 	}

@@ -15,7 +15,7 @@ import (
 	"irqlab/images"
 )
 
-// Builder prepares sources and builds modules. Its methods may be called from several goroutines, and several processes may share a cache.
+// Builder prepares sources and builds modules and kernels. Its methods may be called from several goroutines, and several processes may share a cache.
 type Builder struct {
 	cache    *images.Cache
 	progress images.Progress
@@ -33,8 +33,6 @@ func New(cache *images.Cache, progress images.Progress) *Builder {
 		progress(what, done, total)
 	}}
 }
-
-func (b *Builder) report(what string, done, total int64) { b.progress(what, done, total) }
 
 // Source is the source of one module of one kernel, with all that building it needs. It is made by Builder.Source.
 type Source struct {
@@ -163,7 +161,7 @@ func (b *Builder) gather(ctx context.Context, k images.Kernel, module string) (p
 		p.Prepared = true
 		p.Tree = "linux-" + upstream(k.Version)
 		p.Make = p.Tree
-		p.Origin = fmt.Sprintf("linux_%s.orig.tar.xz of %s", upstream(k.Version), k.Suite)
+		p.Origin = upstreamOrigin(k)
 		t, err := b.toolchain(ctx, baseSuite(k.Suite), plan.compiler)
 		if err != nil {
 			return p, err
@@ -188,10 +186,7 @@ func (b *Builder) gather(ctx context.Context, k images.Kernel, module string) (p
 			p.Tree = h.Name
 		}
 	}
-	p.Origin = fmt.Sprintf("%s %s of %s", plan.source.Name, plan.source.Version, plan.source.Suite)
-	if plan.source.Name == "" {
-		p.Origin = fmt.Sprintf("linux_%s.orig.tar.xz of %s", upstream(k.Version), k.Suite)
-	}
+	p.Origin = plan.origin()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		t, err := b.toolchain(ctx, baseSuite(k.Suite), plan.compiler)

@@ -14,7 +14,7 @@ type NoSourceError struct {
 }
 
 func (e *NoSourceError) Error() string {
-	s := fmt.Sprintf("kernel %s: its modules cannot be built: %s", e.Kernel, e.Missing)
+	s := fmt.Sprintf("kernel %s: nothing can be built of it: %s", e.Kernel, e.Missing)
 	if e.Err != nil {
 		s += ": " + e.Err.Error()
 	}

@@ -170,6 +170,19 @@ func upstream(version string) string {
 	return v
 }
 
+// upstreamOrigin says that upstream's source is what a kernel's is taken from.
+func upstreamOrigin(k images.Kernel) string {
+	return fmt.Sprintf("linux_%s.orig.tar.xz of %s", upstream(k.Version), k.Suite)
+}
+
+// origin says where the source is from.
+func (p *plan) origin() string {
+	if p.source.Name == "" {
+		return upstreamOrigin(p.kernel)
+	}
+	return fmt.Sprintf("%s %s of %s", p.source.Name, p.source.Version, p.source.Suite)
+}
+
 // fetchUpstream fetches upstream's source of a kernel.
 func (b *Builder) fetchUpstream(ctx context.Context, dir string, k images.Kernel) (file string, err error) {
 	const room = 256 << 20
@@ -178,7 +191,7 @@ func (b *Builder) fetchUpstream(ctx context.Context, dir string, k images.Kernel
 	}
 	file, err = b.cache.DownloadSource(ctx, dir, k.Suite, "linux", k.Version, b.progress)
 	if images.IsGone(err) {
-		err = &NoSourceError{Kernel: k.Release, Missing: fmt.Sprintf("its source, linux_%s.orig.tar.xz, is gone from the archive, and there are no headers for it in %s (take another kernel: docs/building.md says which can be built)",
+		err = &NoSourceError{Kernel: k.Release, Missing: fmt.Sprintf("its source, linux_%s.orig.tar.xz, is gone from %s (take another kernel: docs/building.md says which can be built)",
 			upstream(k.Version), k.Suite), Err: err}
 	}
 	return file, err
@@ -207,35 +220,44 @@ func openArchive(file string) (*archive.Archive, io.Closer, error) {
 func (b *Builder) preparedHeaders(ctx context.Context, p *plan, t *toolchain, module string) (key string, err error) {
 	key = fmt.Sprintf("%s-%d-%s", kernelKey(p.kernel), headersFormat, t.key)
 	_, err = b.cache.Entry(ctx, headersKind, key, func(ctx context.Context, dir string) error {
-		work := filepath.Join(dir, ".work")
-		if err := os.Mkdir(work, 0o700); err != nil {
-			return err
-		}
-		var tarball string
-		g, gctx := errgroup.WithContext(ctx)
-		g.Go(func() (err error) {
-			tarball, err = b.fetchUpstream(gctx, work, p.kernel)
-			return err
-		})
-		g.Go(func() error { return b.fetchToolchain(gctx, t) })
-		if err := g.Wait(); err != nil {
-			return err
-		}
-		root, release, err := b.hold(ctx, toolchainKind, t.key)
-		if err != nil {
-			return err
-		}
-		defer release()
 		tree := filepath.Join(dir, srcDir, "linux-"+upstream(p.kernel.Version))
-		if err := b.extract(ctx, root, tarball, tree, module); err != nil {
-			return err
-		}
-		if err := os.RemoveAll(work); err != nil {
-			return err
-		}
-		return b.prepare(ctx, root, filepath.Join(dir, srcDir), tree, p)
+		fetch := func(ctx context.Context, work string) (string, error) { return b.fetchUpstream(ctx, work, p.kernel) }
+		return b.unpackSource(ctx, dir, tree, t, fetch, func(name string) bool { return partOfPrepared(name, module) }, func(root string) error {
+			return b.prepare(ctx, root, filepath.Join(dir, srcDir), tree, p)
+		})
 	})
 	return key, err
+}
+
+// unpackSource fetches a source, and beside it the toolchain, and unpacks the wanted parts into a directory of an entry. Then it calls then, which may be nil, with the
+// toolchain's root.
+func (b *Builder) unpackSource(ctx context.Context, dir, tree string, t *toolchain, fetch func(ctx context.Context, work string) (string, error), want func(name string) bool, then func(root string) error) error {
+	work := filepath.Join(dir, ".work")
+	if err := os.Mkdir(work, 0o700); err != nil {
+		return err
+	}
+	var tarball string
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		tarball, err = fetch(gctx, work)
+		return err
+	})
+	g.Go(func() error { return b.fetchToolchain(gctx, t) })
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	root, release, err := b.hold(ctx, toolchainKind, t.key)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := b.extract(ctx, root, tarball, tree, want); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(work); err != nil || then == nil {
+		return err
+	}
+	return then(root)
 }
 
 // Parts of the source that preparing a build of modules needs, beside every Kconfig, Kbuild and Makefile.
@@ -248,8 +270,8 @@ func partOfPrepared(name, module string) bool {
 		preparedParts.MatchString(name) || strings.HasPrefix(name, module+"/")
 }
 
-// extract unpacks the parts of a source that a build of modules needs. The toolchain's own xz decompresses side by side, which is what takes the time here.
-func (b *Builder) extract(ctx context.Context, root, tarball, tree, module string) error {
+// extract unpacks the wanted parts of a source. The toolchain's own xz decompresses side by side, which is what takes the time here.
+func (b *Builder) extract(ctx context.Context, root, tarball, tree string, want func(name string) bool) error {
 	if err := os.MkdirAll(tree, 0o700); err != nil {
 		return err
 	}
@@ -274,9 +296,9 @@ func (b *Builder) extract(ctx context.Context, root, tarball, tree, module strin
 	files := 0
 	err = archive.Walk(r, func(name string, h *tar.Header, r io.Reader) error {
 		if files++; files%1000 == 0 {
-			b.report("unpacking "+filepath.Base(tarball), int64(files), 0)
+			b.progress("unpacking "+filepath.Base(tarball), int64(files), 0)
 		}
-		if !partOfPrepared(name, module) {
+		if !want(name) {
 			return nil
 		}
 		return writeFile(to, name, h, r)
@@ -347,7 +369,7 @@ func (b *Builder) prepare(ctx context.Context, root, src, tree string, p *plan) 
 		return err
 	}
 	const limit = 15 * time.Minute
-	b.report("preparing to build for "+p.kernel.Release, 0, 0)
+	b.progress("preparing to build for "+p.kernel.Release, 0, 0)
 	inside := "/" + srcDir + "/" + filepath.Base(tree)
 	r := run{root: root, work: src, limit: limit, mounts: []sandbox.Mount{{From: src, To: "/" + srcDir, Write: true}},
 		args: slices.Concat([]string{"-C", inside}, makeWords(p.kernel.Release, p.compiler), noBTF, []string{"olddefconfig", "modules_prepare"})}
@@ -388,7 +410,7 @@ func (b *Builder) packagedSource(ctx context.Context, p *plan, module string) (k
 		}
 		defer root.Close()
 		files := 0
-		b.report("finding "+module+" in "+filepath.Base(tarball), 0, 0)
+		b.progress("finding "+module+" in "+filepath.Base(tarball), 0, 0)
 		if err := a.Directory(ctx, module, func(name string, h *tar.Header, r io.Reader) error {
 			files++
 			return writeFile(root, name, h, r)
@@ -415,7 +437,7 @@ func (b *Builder) fetchSource(ctx context.Context, dir string, p *plan) (file st
 	if err != nil {
 		return "", err
 	}
-	b.report("unpacking "+p.source.Name, 0, 0)
+	b.progress("unpacking "+p.source.Name, 0, 0)
 	if err := images.Unpack(ctx, dir, debs, func(name string) string {
 		if strings.HasPrefix(name, srcDir+"/linux-source-") && strings.HasSuffix(name, ".tar.xz") {
 			return path.Base(name)

@@ -176,7 +176,7 @@ func (j *job) make(ctx context.Context, dir string, changed map[string][]byte, f
 	if len(changed) == 0 {
 		what = "building the unpatched " + path.Base(module) + " for " + release
 	}
-	j.b.report(what, 0, 0)
+	j.b.progress(what, 0, 0)
 
 	const limit = 10 * time.Minute
 	args := []string{"-C", "/" + srcDir + "/" + j.src.parts.Make, "M=/build/" + module, "KCFLAGS=-g0"}

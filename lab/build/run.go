@@ -2,6 +2,7 @@ package build
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,7 @@ import (
 // What a build may use up. The largest file and the sum are far above what a module takes.
 const (
 	maxFile   = 1 << 30
-	maxWork   = 3 << 30
+	maxWork   = 3 << 30 // unless a run says otherwise
 	maxOutput = 32 << 20
 	keptHead  = 512 << 10 // of the output
 	keptTail  = 64 << 10
@@ -32,6 +33,7 @@ var toolEnv = []string{"PATH=/usr/sbin:/usr/bin", "HOME=/build", "LC_ALL=C", "TZ
 type run struct {
 	root   string // of the toolchain
 	work   string // on the host, measured while it runs
+	most   int64  // bytes in work; 0: maxWork
 	mounts []sandbox.Mount
 	args   []string // for make
 	limit  time.Duration
@@ -45,22 +47,26 @@ func (b *Builder) run(ctx context.Context, r *run) error {
 	timer := time.AfterFunc(r.limit, func() { cancel(&LimitError{What: fmt.Sprintf("it took longer than %v", r.limit), Time: r.limit}) })
 	defer timer.Stop()
 	r.output.full = func() { cancel(&LimitError{What: fmt.Sprintf("it wrote more than %d MiB of messages", maxOutput>>20)}) }
+	most := cmp.Or(r.most, maxWork)
 	watched := make(chan struct{})
 	defer func() { <-watched }()
 	stop := make(chan struct{})
 	defer close(stop)
 	go func() {
 		defer close(watched)
+		pause := 500 * time.Millisecond
 		for {
 			select {
 			case <-stop:
 				return
-			case <-time.After(500 * time.Millisecond):
+			case <-time.After(pause):
 			}
-			if images.DiskUsage(r.work) > maxWork {
-				cancel(&LimitError{What: fmt.Sprintf("it wrote more than %d MiB to its directory", maxWork>>20)})
+			began := time.Now()
+			if images.DiskUsage(r.work) > most {
+				cancel(&LimitError{What: fmt.Sprintf("it wrote more than %d MiB to its directory", most>>20)})
 				return
 			}
+			pause = max(pause, 50*time.Since(began)) // a whole kernel is many files
 		}
 	}()
 	err := sandbox.Command{Root: r.root, Mounts: r.mounts, Dir: "/build", Env: toolEnv, MaxFile: maxFile, Output: &r.output,
@@ -73,11 +79,13 @@ func (b *Builder) run(ctx context.Context, r *run) error {
 
 // output keeps the beginning and the end of what a program writes.
 type output struct {
-	full func() // called once when it writes without end
+	full func()            // called once when it writes without end
+	line func(line []byte) // called with each whole line; nil: nobody wants them
 
 	mu         sync.Mutex
 	head, rest []byte
 	size       int64
+	open       []byte // a line that has not ended, for line
 }
 
 func (o *output) Write(p []byte) (int, error) {
@@ -87,6 +95,7 @@ func (o *output) Write(p []byte) (int, error) {
 		o.full()
 	}
 	o.size += int64(len(p))
+	o.lines(p)
 	n := min(len(p), keptHead-len(o.head))
 	o.head = append(o.head, p[:n]...)
 	o.rest = append(o.rest, p[n:]...)
@@ -94,6 +103,23 @@ func (o *output) Write(p []byte) (int, error) {
 		o.rest = append(o.rest[:0], o.rest[len(o.rest)-keptTail:]...)
 	}
 	return len(p), nil
+}
+
+// lines tells of the lines that end in p.
+func (o *output) lines(p []byte) {
+	if o.line == nil {
+		return
+	}
+	for line := range bytes.Lines(p) {
+		if line[len(line)-1] != '\n' {
+			if len(o.open) < maxText {
+				o.open = append(o.open, line...)
+			}
+			break
+		}
+		o.line(append(o.open, line[:len(line)-1]...))
+		o.open = o.open[:0]
+	}
 }
 
 func (o *output) text() string {

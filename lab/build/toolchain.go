@@ -17,10 +17,14 @@ import (
 
 // Kinds of entries in the cache.
 const (
-	toolchainKind = "toolchain" // a small root file system with a compiler and what a build needs
-	headersKind   = "headers"   // what modules of one kernel are built against
-	sourceKind    = "modsource" // pristine files of one module
-	moduleKind    = "module"    // a built module
+	toolchainKind = "toolchain"    // a small root file system with a compiler and what a build needs
+	headersKind   = "headers"      // what modules of one kernel are built against
+	sourceKind    = "modsource"    // pristine files of one module
+	moduleKind    = "module"       // a built module
+	wholeKind     = "kernelsource" // all of a kernel's source
+	baseKind      = "kernelbase"   // what was built of it as it is: others start from these objects
+	partKind      = "kernelpart"   // the beginning of one, when it was interrupted
+	builtKind     = "kernelbuild"  // a built kernel
 )
 
 // toolPackages are what building a kernel's own tools and modules takes, beside the compiler.
@@ -97,7 +101,7 @@ func (b *Builder) unpack(ctx context.Context, dir, what string, place func(name 
 	if err != nil {
 		return err
 	}
-	b.report("unpacking "+what, 0, 0)
+	b.progress("unpacking "+what, 0, 0)
 	if err := images.Unpack(ctx, dir, files, place); err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,9 +32,6 @@ const (
 	bisectLog  = "bisect.log"
 )
 
-// bisectScenario asks what any version of the driver owes.
-const bisectScenario = "spread"
-
 // modulePaths are the folders of a tree that the driver's module is built of.
 var modulePaths = []string{try.ModuleDir, "include/net/mana"}
 
@@ -44,19 +40,21 @@ type treeFlags struct {
 	scenarioFlags
 	runFlags
 	kernel, tree, good, bad, log string
+	whole                        bool
 }
 
 func (f *treeFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.good, "good", "", "commit (`REV`) that is good")
 	fs.StringVar(&f.bad, "bad", "HEAD", "commit (`REV`) that is bad")
 	fs.StringVar(&f.tree, "tree", ".", "the kernel's git tree (`DIR`); it is only read")
-	fs.StringVar(&f.kernel, "kernel", lab.DefaultKernel, "kernel `SPEC` that runs each commit's module, one of Debian's:\ndebian:6.18, debian:7.3.4")
+	fs.StringVar(&f.kernel, "kernel", lab.DefaultKernel, "kernel `SPEC` that runs each commit's module, one of Debian's: debian:6.18, debian:7.3.4")
+	fs.BoolVar(&f.whole, "whole", false, "build each commit's whole kernel, not the driver's module alone for --kernel")
 	fs.StringVar(&f.log, "log", "", "`FILE` for what git bisect replay does again")
 	fs.StringArrayVar(&f.cases, "case", nil, "case (`NAME`) of the scenario to run; may be repeated")
 	fs.StringArrayVar(&f.expect, "expect", nil, "expect this, too (`KEY=VALUE`), as in run; may be repeated")
 	f.registerMachine(fs)
 	f.runFlags.register(fs)
-	fs.Lookup("out").Usage = "new or empty `directory` for each commit's results, the bisection as JSON and text,\nand its log"
+	fs.Lookup("out").Usage = "new or empty `directory` for each commit's results, the bisection as JSON and text, and its log"
 }
 
 func (f *treeFlags) validate() error {
@@ -64,6 +62,8 @@ func (f *treeFlags) validate() error {
 		return err
 	}
 	switch {
+	case f.whole && f.given("kernel"):
+		return errors.New("--kernel: with --whole each commit is the kernel")
 	case f.good == "":
 		return errors.New("--good: name a commit that is good, as in --good v7.2")
 	case f.log == "" && f.given("log"):
@@ -72,14 +72,14 @@ func (f *treeFlags) validate() error {
 	if st, err := os.Stat(f.log); err == nil && !st.Mode().IsRegular() { // it is replaced each time
 		return fmt.Errorf("--log: %s is no file", f.log)
 	}
-	return nil
+	return checkSource(f.kernel, ", or have each commit's own built by --whole")
 }
 
 func newTreeBisect(s Streams) *cobra.Command {
 	var f treeFlags
 	cmd := &cobra.Command{
 		Use:   "bisect --good A --bad B --tree DIR [SCENARIO]",
-		Short: "Find the commit of a tree whose change of the driver made a scenario fail",
+		Short: "Find the commit of a tree whose change of the driver, or of the kernel, made a scenario fail",
 		Long: `bisect has git choose commits between a good one and a bad one, builds the mana
 driver's module as each has it for a stock kernel, runs the scenario's cases
 with it on forks of one machine, and tells git what came of it: good, every case
@@ -94,7 +94,7 @@ include/net/mana are judged, by what they have there: the rest of the kernel is
 was written for, and expect commits far from it not to build. How many commits
 change something else is said; what they do is not seen.
 
-The scenario is ` + bisectScenario + ` unless another is named. Of shipped ones that hold
+The scenario is ` + try.AnyMachine + ` unless another is named. Of shipped ones that hold
 each version of the driver to what it is known for only what any version owes is
 asked.
 
@@ -109,7 +109,8 @@ file of --log.`,
 		Example: `  irqlab bisect --good v7.1 --bad v7.2 --tree ~/linux
   irqlab bisect --good HEAD~20 --kernel debian:7.3 --case 1x4x2
   irqlab bisect --good v6.17 --bad v6.18 --tree ~/linux.git \
-      --kernel debian:6.18 changed-driver --case neighbour --log bisect.log`,
+      --kernel debian:6.18 changed-driver --case neighbour --log bisect.log
+  irqlab bisect --whole --good v7.3-rc1 --bad v7.3-rc2 --tree ~/linux`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.validate(); err != nil {
@@ -118,8 +119,11 @@ file of --log.`,
 			if err := f.output(&s); err != nil {
 				return err
 			}
-			t := &treeBisect{treeFlags: &f, s: s, began: time.Now(), found: bisect.New(f.tree, f.kernel), judged: map[string]int{}}
-			t.found.IRQLab, t.found.Command = lab.Version(), again(cmd, args)
+			t := &treeBisect{treeFlags: &f, s: s, began: time.Now(), found: bisect.New(f.tree, f.kernel, f.whole), judged: map[string]int{}}
+			t.found.IRQLab, t.found.Command = lab.Version(), again(cmd, args, "kernel")
+			if f.whole {
+				t.found.Command = again(cmd, args)
+			}
 			return t.run(cmd.Context(), args)
 		},
 	}
@@ -136,10 +140,24 @@ type treeBisect struct {
 
 	git    *gitrange.Bisection
 	cases  []scenarios.Case
-	build  *build.Builder
-	source *build.Source
+	cache  *images.Cache
+	maker  commitMaker
 	judged map[string]int // by what a commit's files are: the step
 	begun  bool           // the ends were shown
+}
+
+// A commitMaker makes of a commit's files what it is judged with.
+type commitMaker interface {
+	// files are what has to be changed in what is built to have what the commit has. key is the same for commits that have the same. A *gitrange.FilesError tells that it cannot be built.
+	files(ctx context.Context, commit string) (changed map[string][]byte, key string, err error)
+	make(ctx context.Context, b *build.Builder, changed map[string][]byte) (made, error)
+}
+
+// made is what a commit is judged with.
+type made struct {
+	run            side
+	module, kernel string   // the file, of one of both
+	notes          []string // on what all are built of
 }
 
 // run bisects, and shows what came of it, however far it came.
@@ -148,19 +166,27 @@ func (t *treeBisect) run(ctx context.Context, args []string) error {
 	if t.cases, err = t.plan(ctx, args); err != nil {
 		return err
 	}
-	if t.git, err = gitrange.StartBisection(ctx, t.tree, t.good, t.bad, modulePaths, try.OutsidePaths()); err != nil {
+	paths := modulePaths
+	if t.whole {
+		paths = nil
+	}
+	if t.git, err = gitrange.StartBisection(ctx, t.tree, t.good, t.bad, paths, try.OutsidePaths()); err != nil {
+		var none *gitrange.NoRangeError
+		if errors.As(err, &none) && none.Untouched && !t.whole {
+			err = fmt.Errorf("%w: --whole judges commits by all that they change", err)
+		}
 		return usageError(err)
 	}
 	defer func() {
 		if err := t.git.Close(); err != nil {
-			fmt.Fprintln(t.s.Err, "irqlab: warning:", err)
+			t.s.say("warning: %v", err)
 		}
 	}()
 	g := t.git
 	t.found.Range = bisect.Range{Good: bisect.Commit{Name: g.Good.Name, Subject: g.Good.Subject}, Bad: bisect.Commit{Name: g.Bad.Name, Subject: g.Bad.Subject},
 		Commits: g.Commits, OfModule: g.Touching, Elsewhere: g.Elsewhere}
 	if g.Elsewhere > 0 {
-		t.found.Notes = append(t.found.Notes, fmt.Sprintf("commits that change other files of the kernel: %d of %d; these are not built, and what they do is not seen", g.Elsewhere, g.Commits))
+		t.found.Notes = append(t.found.Notes, fmt.Sprintf("commits that change other files of the kernel: %d of %d; these are not built, and what they do is not seen (--whole builds them)", g.Elsewhere, g.Commits))
 	}
 	if t.out != "" {
 		release, err := claim(t.out)
@@ -178,26 +204,19 @@ func (t *treeBisect) run(ctx context.Context, args []string) error {
 // plan lists the cases. Its errors are of usage.
 func (t *treeBisect) plan(ctx context.Context, names []string) ([]scenarios.Case, error) {
 	f := t.scenarioFlags
-	f.kernels = []string{t.kernel}
+	f.kernels, f.unnamed = []string{t.kernel}, t.whole
 	if len(names) == 0 {
-		names = []string{bisectScenario}
-		if len(f.shapes)+len(f.deviceNodes)+len(f.offlines) > 0 && len(f.vectors)+len(f.expect) == 0 {
-			f.expect = []string{"clustered=false"} // which holds on any machine, if there is a queue for each CPU
-		}
+		names = []string{try.AnyMachine}
+		f.anyMachine()
 	}
-	cases, err := f.plan(ctx, names, t.s)
+	cases, err := f.planDriver(ctx, names, "all commits would be alike", t.whole, t.s)
 	if err != nil {
 		return nil, err
 	}
-	asked := try.Ask(cases)
-	if len(asked) == 0 {
-		return nil, usageError(fmt.Errorf("no case of %s has to do with the kernel's driver, so that all commits would be alike; scenarios that have: %s, %s, low-vcpu-driver",
-			strings.Join(names, ", "), bisectScenario, try.Scenario))
-	}
-	if err := judged(asked); err != nil {
+	if err := judged(cases); err != nil {
 		return nil, usageError(err)
 	}
-	return asked, nil
+	return cases, nil
 }
 
 // judge judges both ends, then what git asks for.
@@ -264,26 +283,34 @@ func (t *treeBisect) judge(ctx context.Context) error {
 	return err
 }
 
-// prepare finds or fetches the kernel, its source, and the toolchain.
-func (t *treeBisect) prepare(ctx context.Context) error {
-	cache, err := openCache(t.s)
-	if err != nil {
+// prepare finds or fetches what all commits are built of, and the toolchain.
+func (t *treeBisect) prepare(ctx context.Context) (err error) {
+	if t.cache, err = openCache(t.s); err != nil {
 		return err
 	}
 	p := newProgress(t.s.Err)
 	defer p.close()
-	kernel, err := cache.Kernel(ctx, t.kernel, p.report)
-	if err != nil {
-		return labError(images.AsBadKernel(t.kernel, err))
+	var notes []string
+	if t.whole {
+		m := &kernelMaker{dir: t.tree}
+		b := build.New(t.cache, p.report)
+		if m.good, err = gitrange.OpenTree(ctx, t.tree, t.git.Good.Name); err != nil {
+			return err
+		}
+		if m.tree, err = b.GitTree(ctx, t.tree, t.git.Good.Name, build.KernelOptions{}); err != nil {
+			return err
+		}
+		t.found.Kernel.Source, t.found.Kernel.Compiler = m.tree.Origin, m.tree.Compiler
+		sayFirst(b, m.tree, func(format string, args ...any) { p.result(t.s.Err, "irqlab: "+format, args...) })
+		t.maker, notes = m, m.tree.Notes
+	} else {
+		src, err := driverSource(ctx, t.cache, &t.found.Kernel, p)
+		if err != nil {
+			return err
+		}
+		t.maker, notes = &moduleMaker{source: src, git: t.git}, src.Notes
 	}
-	t.found.Kernel.Release = kernel.Release
-	t.build = build.New(cache, p.report)
-	if t.source, err = t.build.Source(ctx, kernel, try.ModuleDir); err != nil {
-		return err
-	}
-	t.build = build.New(cache, nil)
-	t.found.Kernel.Source, t.found.Kernel.Compiler = t.source.Origin, t.source.Compiler
-	t.found.Notes = append(t.found.Notes, t.source.Notes...)
+	t.found.Notes = append(t.found.Notes, notes...)
 	return nil
 }
 
@@ -297,7 +324,7 @@ func (t *treeBisect) step(ctx context.Context, c gitrange.Commit) error {
 }
 
 func (t *treeBisect) try(ctx context.Context, c bisect.Commit) (bisect.Step, error) {
-	files, key, err := t.git.Files(ctx, c.Name)
+	files, key, err := t.maker.files(ctx, c.Name)
 	var unfit *gitrange.FilesError
 	if errors.As(err, &unfit) {
 		return bisect.Untold(c, []string{unfit.Error()}, nil), nil
@@ -309,23 +336,22 @@ func (t *treeBisect) try(ctx context.Context, c bisect.Commit) (bisect.Step, err
 		return t.found.Steps[i].Same(c), nil
 	}
 	began := time.Now()
-	module, untold, err := t.module(ctx, c, files)
+	made, untold, err := t.make(ctx, c, files)
 	if err != nil {
 		return bisect.Step{}, err
 	}
 	seconds := bisect.Seconds{Build: time.Since(began).Seconds()}
-	if module == nil {
+	if made.run == nil {
 		untold.Seconds = seconds
 		t.judged[key] = len(t.found.Steps)
 		return untold, nil
 	}
-	if n := len(module.Comparison.Differ); len(t.found.Steps) == 0 && n > 0 {
-		t.found.Notes = append(t.found.Notes, fmt.Sprintf("the kernel's own module, built the same way, differs from the distribution's in %d functions", n))
+	if len(t.found.Steps) == 0 {
+		t.found.Notes = append(t.found.Notes, made.notes...)
 	}
 	cases := make([]scenarios.Case, len(t.cases))
 	for i, x := range t.cases {
-		x.Modules = []scenarios.Module{{Name: module.Name, File: module.Path}}
-		x.Command += " --module " + quoted([]string{module.Name + "=" + module.Path})
+		made.run(&x)
 		cases[i] = x
 	}
 	flags := t.runFlags
@@ -349,22 +375,15 @@ func (t *treeBisect) try(ctx context.Context, c bisect.Commit) (bisect.Step, err
 	}
 	s := bisect.Ran(c, rep)
 	seconds.Cases = time.Since(began).Seconds()
-	s.Module, s.Seconds = module.Path, seconds
+	s.Module, s.Kernel, s.Seconds = made.module, made.kernel, seconds
 	if s.Verdict != gitrange.Skip { // what the lab could not tell may come out otherwise another time
 		t.judged[key] = len(t.found.Steps)
 	}
 	return s, nil
 }
 
-// module builds the module as a commit has it; without one, why it cannot be told.
-func (t *treeBisect) module(ctx context.Context, c bisect.Commit, files map[string][]byte) (*build.Module, bisect.Step, error) {
-	if files[path.Join(try.ModuleDir, "Makefile")] == nil {
-		return nil, bisect.Untold(c, []string{"it has no " + try.ModuleDir}, nil), nil
-	}
-	changed, err := t.whole(files)
-	if err != nil {
-		return nil, bisect.Step{}, err
-	}
+// make makes what a commit is judged with; without it, why it cannot be told.
+func (t *treeBisect) make(ctx context.Context, c bisect.Commit, changed map[string][]byte) (made, bisect.Step, error) {
 	p := newProgress(t.s.Err)
 	defer p.close()
 	what := fmt.Sprintf("building %.12s", c.Name)
@@ -372,44 +391,97 @@ func (t *treeBisect) module(ctx context.Context, c bisect.Commit, files map[stri
 		what = left + ": " + what
 	}
 	p.report(what, 0, 0)
-	module, err := t.build.Module(ctx, t.source, changed)
+	m, err := t.maker.make(ctx, build.New(t.cache, func(_ string, done, total int64) { p.report(what, done, total) }), changed)
 	var broken *build.CompileError
 	var limit *build.LimitError
 	switch {
 	case errors.As(err, &broken):
 		const most = 2 // of the compiler's errors: the first one is what has to do with it
-		var errs []try.Diagnostic
-		for _, d := range broken.Errors[:min(most, len(broken.Errors))] {
-			errs = append(errs, try.Diagnostic(d))
-		}
+		errs := diagnostics(broken.Errors[:min(most, len(broken.Errors))])
 		reasons := []string{"it does not build for this kernel"}
+		if t.whole {
+			reasons[0] = "it does not build"
+		}
 		if n := len(broken.Errors) - len(errs) + broken.More; n > 0 {
 			reasons[0] += fmt.Sprintf(" (%d errors)", n+len(errs))
 		}
-		return nil, bisect.Untold(c, reasons, errs), nil
+		return made{}, bisect.Untold(c, reasons, errs), nil
 	case errors.As(err, &limit):
-		return nil, bisect.Untold(c, []string{limit.Error()}, nil), nil
+		return made{}, bisect.Untold(c, []string{limit.Error()}, nil), nil
 	}
-	return module, bisect.Step{}, err
+	return m, bisect.Step{}, err
+}
+
+// kernelMaker makes whole kernels, each of what that of the good end left.
+type kernelMaker struct {
+	dir  string
+	good *gitrange.Tree
+	tree *build.Tree
+}
+
+func (m *kernelMaker) files(ctx context.Context, commit string) (map[string][]byte, string, error) {
+	t, err := gitrange.OpenTree(ctx, m.dir, commit)
+	if err != nil {
+		return nil, "", err
+	}
+	return t.Changes(ctx, m.good, try.Outside)
+}
+
+func (m *kernelMaker) make(ctx context.Context, b *build.Builder, changed map[string][]byte) (made, error) {
+	k, err := b.Kernel(ctx, m.tree, changed)
+	if err != nil {
+		return made{}, err
+	}
+	return made{run: func(c *scenarios.Case) { onKernel(c, k.Path) }, kernel: k.Path, notes: k.Notes}, nil
+}
+
+// moduleMaker makes the driver's module for one kernel.
+type moduleMaker struct {
+	source *build.Source
+	git    *gitrange.Bisection
+}
+
+func (m *moduleMaker) files(ctx context.Context, commit string) (map[string][]byte, string, error) {
+	files, key, err := m.git.Files(ctx, commit)
+	if err != nil {
+		return nil, "", err
+	}
+	if files[path.Join(try.ModuleDir, "Makefile")] == nil {
+		return nil, "", &gitrange.FilesError{Text: "it has no " + try.ModuleDir}
+	}
+	changed, err := m.whole(files)
+	return changed, key, err
+}
+
+func (m *moduleMaker) make(ctx context.Context, b *build.Builder, changed map[string][]byte) (made, error) {
+	k, err := b.Module(ctx, m.source, changed)
+	if err != nil {
+		return made{}, err
+	}
+	out := made{run: func(c *scenarios.Case) { withModule(c, k.Name, k.Path) }, module: k.Path}
+	if n := len(k.Comparison.Differ); n > 0 {
+		out.notes = []string{fmt.Sprintf("the kernel's own module, built the same way, differs from the distribution's in %d functions", n)}
+	}
+	return out, nil
 }
 
 // whole makes of a commit's files all that the module is built of: what else the kernel's source has there is removed.
-func (t *treeBisect) whole(files map[string][]byte) (map[string][]byte, error) {
+func (m *moduleMaker) whole(files map[string][]byte) (map[string][]byte, error) {
 	changed := map[string][]byte{}
 	for name, content := range files {
-		if t.source.Builds(name) {
+		if m.source.Builds(name) {
 			changed[name] = content
 		}
 	}
 	for _, dir := range modulePaths {
-		err := fs.WalkDir(t.source.FS(), dir, func(name string, d fs.DirEntry, err error) error {
+		err := fs.WalkDir(m.source.FS(), dir, func(name string, d fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) && name == dir {
 				return nil
 			}
 			if err != nil || d.IsDir() {
 				return err
 			}
-			if _, ok := files[name]; !ok && t.source.Builds(name) {
+			if _, ok := files[name]; !ok && m.source.Builds(name) {
 				changed[name] = nil
 			}
 			return nil

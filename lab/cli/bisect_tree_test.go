@@ -15,7 +15,6 @@ import (
 	"testing"
 
 	"irqlab/lab/bisect"
-	"irqlab/lab/build"
 	"irqlab/lab/build/patch/gitrange"
 	"irqlab/lab/try"
 )
@@ -50,16 +49,16 @@ func replaced(t *testing.T, pattern, by string) func(string) string {
 	}
 }
 
-// driverHistory makes a tree with the kernel's driver as its first commit, and the changes behind it; it returns all commits.
-func driverHistory(t *testing.T, dir string, src *build.Source, changes []change) (commits []string) {
+// commitsOf makes a tree with files and folders of a source as its first commit, and the changes behind it; it returns all commits.
+func commitsOf(t *testing.T, dir string, source fs.FS, tops []string, changes []change) (commits []string) {
 	t.Helper()
-	files := map[string]string{"kernel/irq/matrix.c": "/* stands for the rest */\n"}
-	for _, top := range modulePaths {
-		if err := fs.WalkDir(src.FS(), top, func(name string, d fs.DirEntry, err error) error {
+	files := map[string]string{"kernel/stands-for": "the rest\n"}
+	for _, top := range tops {
+		if err := fs.WalkDir(source, top, func(name string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
 				return err
 			}
-			data, err := fs.ReadFile(src.FS(), name)
+			data, err := fs.ReadFile(source, name)
 			files[name] = string(data)
 			return err
 		}); err != nil {
@@ -81,7 +80,7 @@ func driverHistory(t *testing.T, dir string, src *build.Source, changes []change
 		commits = append(commits, gitIn(t, dir, "rev-parse", "HEAD"))
 	}
 	gitIn(t, filepath.Dir(dir), "init", "-q", "-b", "main", dir)
-	commit("mana: as the kernel has it")
+	commit("as the kernel has it")
 	for _, c := range changes {
 		for name, edit := range c.of {
 			files[name] = edit(files[name])
@@ -116,10 +115,10 @@ func TestBisectTree(t *testing.T) {
 		t.Skip("builds modules and boots virtual machines")
 	}
 	t.Parallel()
-	src := driverSource(t)
+	src := sourceOfDriver(t)
 	const gdma, ethernet, header = try.ModuleDir + "/gdma_main.c", try.ModuleDir + "/mana_en.c", "include/net/mana/gdma.h"
 	// A file that a commit does not have is not taken from the kernel's source.
-	bare := &treeBisect{source: src}
+	bare := &moduleMaker{source: src}
 	whole, err := bare.whole(map[string][]byte{gdma: []byte("x"), "include/net/mana/notes.txt": []byte("x")})
 	for _, name := range []string{ethernet, header, try.ModuleDir + "/Makefile"} {
 		if content, there := whole[name]; err != nil || !there || content != nil {
@@ -135,7 +134,7 @@ func TestBisectTree(t *testing.T) {
 	const first = 8 // the bad commit, as an index
 	dir := t.TempDir()
 	tree := filepath.Join(dir, "linux")
-	commits := driverHistory(t, tree, src, []change{
+	commits := commitsOf(t, tree, src.FS(), modulePaths, []change{
 		{"mana: a comment", one(gdma, appended("/* irqlab 1 */\n"))},
 		{"genirq: not the driver", one("kernel/irq/matrix.c", appended("/* irqlab 2 */\n"))},
 		{"mana: rename a local variable", one(gdma, replaced(t, `\bcpu\b`, "nr"))},
@@ -255,7 +254,7 @@ func TestBisectTreeInput(t *testing.T) {
 		{"bisect", "name a commit that is good"},
 		{"bisect --good HEAD~2 a b", "accepts at most 1 arg"},
 		{"bisect --good HEAD~9", "there is no commit HEAD~9"},
-		{"bisect --good HEAD~2 --bad HEAD~1", "no commit behind HEAD~2 up to HEAD~1 changes " + try.ModuleDir},
+		{"bisect --good HEAD~2 --bad HEAD~1", "no commit behind HEAD~2 up to HEAD~1 changes " + try.ModuleDir + " or include/net/mana: --whole judges"},
 		{"bisect --good HEAD --bad HEAD~1", "the good one is the later"},
 		{"bisect --good HEAD~1 --tree ..", "no git repository"},
 		{"bisect --good HEAD~1 --tree ../no-such", "no such folder"},
@@ -267,6 +266,9 @@ func TestBisectTreeInput(t *testing.T) {
 		{"bisect --good HEAD~1 low-vcpu", "no case of low-vcpu has to do with the kernel's driver"},
 		{"bisect --good HEAD~1 --case 1x4x3", "--case"},
 		{"bisect --good HEAD~1 --shape cores=0", "--shape"},
+		{"bisect --good HEAD~1 --kernel git:.@HEAD", "by --whole"},
+		{"bisect --good HEAD~1 --whole --kernel debian:7.3", "with --whole each commit is the kernel"},
+		{"bisect --good HEAD~4 --whole", "there is no commit HEAD~4"},
 		{"bisect --good HEAD~1 --kernel debian:seven", "starts with a digit"},
 	} {
 		status, out, msg := irqlab(t, strings.Fields(tt.args)...)

@@ -282,5 +282,6 @@ func openCache(s Streams) (*images.Cache, error) {
 		return nil, &exitError{ExitError, err}
 	}
 	c.Warn = func(warning string) { s.say("warning: %s", warning) }
+	c.Build = newKernelBuilder(c, s, false).build
 	return c, nil
 }

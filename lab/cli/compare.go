@@ -28,7 +28,8 @@ Interrupt counts, IRQ numbers and durations are not compared: they differ from r
 Exit status: 0 every case ran on both sides, whatever differs and whatever was expected; 2 bad usage or input file; 125 a case could not be run; 130 interrupted.`,
 		Example: `  irqlab compare --kernel debian:6.18 --kernel debian:7.3
   irqlab compare --kernel debian:6.18 --module mana=mana.ko
-  irqlab compare --kernel debian:7.3 --kernel ~/linux vector-boundary --driver mana --format json`,
+  irqlab compare --kernel git:~/linux@v6.18..v7.2
+  irqlab compare --kernel debian:7.3 --kernel ~/linux --build vector-boundary --driver mana --format json`,
 		Args:      cobra.MaximumNArgs(1),
 		ValidArgs: scenarios.Shipped(),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -36,6 +37,10 @@ Exit status: 0 every case ran on both sides, whatever differs and whatever was e
 				return usageError(err)
 			}
 			if err := rf.output(&s); err != nil {
+				return err
+			}
+			var err error
+			if sf.kernels, err = eachCommit(sf.kernels); err != nil {
 				return err
 			}
 			modules := len(sf.modules) > 0 && len(sf.kernels) <= 1
@@ -81,6 +86,7 @@ Exit status: 0 every case ran on both sides, whatever differs and whatever was e
 	}
 	sf.register(cmd.Flags())
 	rf.register(cmd.Flags())
+	rf.registerBuild(cmd.Flags())
 	return cmd
 }
 

@@ -28,6 +28,7 @@ var (
 	docsEnviron = []string{"HOME=/home/you"}
 	docsKernels = []string{
 		"debian:6.1", "debian:6.12", "debian:6.16", "debian:6.17", "debian:6.18", "debian:7.2", "debian:7.3", // what the tests run, too
+		"git:~/linux@v6.18..v7.2", "git:~/linux@v7.2",
 		"/home/you/linux", "/home/you/linux-patched", ".", // a built tree, the same with a patch, one that a bisect goes through
 	}
 	docsFiles   = map[string]string{"mine.yaml": "low-vcpu", "my.yaml": "low-vcpu"}
@@ -42,6 +43,11 @@ var (
 // matter, which IRQLAB_DOCS=update looks at.
 func TestDocumentedCommands(t *testing.T) {
 	t.Setenv("IRQLAB_CACHE", t.TempDir())
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	if err := os.Mkdir(filepath.Join(home, "linux"), 0o700); err != nil { // the tree whose commits are named
+		t.Fatal(err)
+	}
 	pages, err := markdown.Pages("../..")
 	if err != nil {
 		t.Fatal(err)

@@ -38,12 +38,13 @@ type scenarioFlags struct {
 	cases   []string // to be run, of those there are then
 	expect  []string // beside what the scenario says
 
+	unnamed bool // the commands of cases leave out the kernel, which is only built then
 	bare    bool // only the machine counts, not what is done there and expected
 	implied bool // drivers are nobody's wish
 }
 
 func (f *scenarioFlags) register(fs *pflag.FlagSet) {
-	fs.StringArrayVar(&f.kernels, "kernel", nil, "kernel `SPEC`: debian:7.3 (newest complete match), debian:6.18.15, a bzImage or vmlinux, a kernel build tree, or .deb files joined by commas")
+	fs.StringArrayVar(&f.kernels, "kernel", nil, "kernel `SPEC`: debian:7.3 (newest complete match), debian:6.18.15, a bzImage or vmlinux, a kernel build tree, .deb files joined by commas, or git:DIR@REV, a commit of a git tree, whose kernel is built with a small configuration (git:DIR@A..B: both ends)")
 	fs.StringArrayVar(&f.strategies, "strategy", nil, "affinity strategy `NAME`, one of "+strings.Join(strategy.Names(), ", ")+"; or "+scenarios.AllStrategies)
 	fs.StringArrayVar(&f.drivers, "driver", nil, "who drives the function: `vfio` (the guest agent) or mana (the kernel's driver)")
 	fs.StringArrayVar(&f.modules, "module", nil, "module to put in place of the kernel's own (`NAME=FILE`, mana=drivers/…/mana.ko), built for that kernel. It is sent to the "+
@@ -65,10 +66,14 @@ func (f *scenarioFlags) registerMachine(fs *pflag.FlagSet) {
 // command is what runs one case of a scenario again.
 func (f *scenarioFlags) command(scenario, name string) string {
 	words := []string{"irqlab", "run", scenario, "--case", name}
+	kernels := f.kernels
+	if f.unnamed {
+		kernels = nil
+	}
 	for _, flag := range []struct {
 		name   string
 		values []string
-	}{{"kernel", f.kernels}, {"shape", f.shapes}, {"strategy", f.strategies}, {"driver", f.drivers}, {"vectors", f.vectors}, {"device-node", f.deviceNodes}, {"irqchip", f.irqchips},
+	}{{"kernel", kernels}, {"shape", f.shapes}, {"strategy", f.strategies}, {"driver", f.drivers}, {"vectors", f.vectors}, {"device-node", f.deviceNodes}, {"irqchip", f.irqchips},
 		{"pressure", f.pressures}, {"offline", f.offlines}, {"module", f.modules}, {"expect", f.expect}} {
 		for _, v := range flag.values {
 			words = append(words, "--"+flag.name, v)
@@ -123,16 +128,22 @@ func parseAll[T any](flag string, texts []string, parse func(string) (T, error))
 
 // machineFlags say what the guests run on.
 type machineFlags struct {
-	accel string
-	qemu  string
-	start string
-	keep  bool
+	accel      string
+	qemu       string
+	start      string
+	keep       bool
+	buildTrees bool
 }
 
 func (f *machineFlags) register(fs *pflag.FlagSet) {
 	f.registerQEMU(fs)
 	fs.StringVar(&f.start, "start", lab.StartAuto, "`auto` (warm where that works), cold (boot each VM) or warm (boot each machine once, and fork it)")
 	fs.BoolVar(&f.keep, "keep", false, "keep the VMs' run directories, and name them")
+}
+
+// registerBuild registers the flag of who runs the user's own kernels as they are.
+func (f *machineFlags) registerBuild(fs *pflag.FlagSet) {
+	fs.BoolVar(&f.buildTrees, "build", false, "first run make (bzImage and modules) in the kernel trees that --kernel names, with their own configuration and this machine's tools")
 }
 
 // registerQEMU registers the flags that say what executes a guest.
@@ -216,7 +227,10 @@ func (f *runFlags) output(s *Streams) error {
 
 // run runs the cases and leaves what --out asks for. An interrupted run has an error that is context.Canceled, and a report of the cases that ended.
 func (f *runFlags) run(ctx context.Context, cases []scenarios.Case, s Streams) (rep result.Report, err error) {
-	cache, err := openCache(s)
+	if err := f.checkBuild(cases); err != nil {
+		return rep, err
+	}
+	cache, err := f.openCache(s)
 	if err != nil {
 		return rep, err
 	}
@@ -327,8 +341,8 @@ not tell (and if both happen); 130 interrupted. With --bisect it is what git bis
   irqlab run vector-boundary --kernel ~/linux --out results
   irqlab run faults --kernel debian:7.3
   irqlab run unplug-during-reset --kernel debian:7.3 --case surplus-2 --timeline
-  git bisect run sh -c 'make olddefconfig && make -j8 || exit 125
-    irqlab run spread --kernel . --bisect'
+  git bisect run sh -c 'make olddefconfig || exit 125
+    irqlab run spread --kernel . --build --bisect'
   irqlab run my.yaml --shape sockets=2,cores=4,threads=2,nodes=2,memory=1G --device-node 1
   irqlab run alternatives --pressure none --kernel debian:6.18 --kernel debian:7.3 --shape cores=2 --shape cores=8   # 8 strategies x 2 kernels x 2 shapes`,
 		ValidArgs: slices.Concat(scenarios.Shipped(), []string{scenarios.FaultsName}, scenarios.Faults()),
@@ -396,6 +410,7 @@ not tell (and if both happen); 130 interrupted. With --bisect it is what git bis
 	}
 	sf.register(cmd.Flags())
 	rf.register(cmd.Flags())
+	rf.registerBuild(cmd.Flags())
 	cmd.Flags().StringArrayVar(&sf.cases, "case", nil, "run this case of the scenario (`NAME`) only, and what flags and lists make of it; may be repeated")
 	cmd.Flags().StringArrayVar(&sf.expect, "expect", nil, "expect this, too, of every case, as a scenario's expect would (`KEY=VALUE`): clustered=false, queues-within=0-1, log=any; may be repeated")
 	cmd.Flags().BoolVar(&summary, "summary", false, "show one line for each case, and why those that did not pass did not; --out keeps the rest")
@@ -480,6 +495,10 @@ func exitWith(status int) error {
 
 // plan loads the scenarios and lists their cases under the flags' overrides. Its errors are of usage.
 func (f *scenarioFlags) plan(ctx context.Context, names []string, s Streams) ([]scenarios.Case, error) {
+	var err error
+	if f.kernels, err = eachCommit(f.kernels); err != nil {
+		return nil, err
+	}
 	o, err := f.overrides()
 	if err != nil {
 		return nil, usageError(err)

@@ -83,7 +83,10 @@ prompt came to its end (irqlab help exit-status).`,
 					return usageError(fmt.Errorf("--hold: %w", err))
 				}
 			}
-			cache, err := openCache(s)
+			if err := mf.checkBuild(cases[:1]); err != nil {
+				return err
+			}
+			cache, err := mf.openCache(s)
 			if err != nil {
 				return err
 			}
@@ -117,6 +120,7 @@ prompt came to its end (irqlab help exit-status).`,
 	}
 	sf.register(cmd.Flags())
 	mf.register(cmd.Flags())
+	mf.registerBuild(cmd.Flags())
 	cmd.Flags().StringVar(&hold, "hold", "", "hold the device at this `STEP` of the protocol, and give a prompt")
 	cmd.Flags().StringVar(&during, "during", scenarios.VerbProbe, "what leads to the hold, a `STEP` of the experiment: probe, up, down, set-channels=2, unload, reset-service …")
 	cmd.Flags().StringVar(&out, "out", "", "with --hold: new or empty `directory` for the session as a scenario, its timeline, page and console")
@@ -177,11 +181,7 @@ func (h *holdSession) run(ctx context.Context, c *scenarios.Case, o runner.Optio
 func shellCommand(cmd *cobra.Command, args []string) string {
 	words := append([]string{"irqlab", "shell"}, args...)
 	cmd.Flags().Visit(func(f *pflag.Flag) {
-		values := []string{f.Value.String()}
-		if list, ok := f.Value.(pflag.SliceValue); ok {
-			values = list.GetSlice()
-		}
-		for _, v := range values {
+		for _, v := range valuesOf(f) {
 			if f.Name != "out" {
 				words = append(words, "--"+f.Name+"="+v)
 			}

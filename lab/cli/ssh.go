@@ -105,7 +105,7 @@ func reach(ctx context.Context, s Streams, name string) (lab.Access, error) {
 		switch {
 		case errors.As(err, &booting):
 			if seen.IsZero() {
-				fmt.Fprintf(s.Err, "irqlab: VM %s is still booting; waiting for its guest\n", name)
+				s.say("VM %s is still booting; waiting for its guest", name)
 			}
 			seen = time.Now()
 		case err == nil || seen.IsZero() || !errors.As(err, &gone):
@@ -129,7 +129,7 @@ func dial(ctx context.Context, s Streams, name string) (*ssh.Client, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, handshake, fmt.Errorf("no answer from the guest in %s; its only seat may be taken by another ssh or proxy: try again when that has ended", handshake))
 	defer cancel()
 	slow := time.AfterFunc(silence, func() {
-		fmt.Fprintf(s.Err, "irqlab: VM %s: no answer yet; its only seat may be taken by another ssh or proxy; waiting for it, %s at most\n", name, handshake)
+		s.say("VM %s: no answer yet; its only seat may be taken by another ssh or proxy; waiting for it, %s at most", name, handshake)
 	})
 	defer slow.Stop()
 	client, err := access.Dial(ctx)

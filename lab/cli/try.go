@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -40,13 +42,16 @@ const formatMail = "mail"
 type tryFlags struct {
 	scenarioFlags
 	runFlags
-	kernel        string
-	choice        try.Choice
-	revert, check bool
+	kernel               string
+	choice               try.Choice
+	debug                []string
+	revert, check, whole bool
 }
 
 func (f *tryFlags) register(fs *pflag.FlagSet) {
-	fs.StringVar(&f.kernel, "kernel", lab.DefaultKernel, "kernel `SPEC` whose module is changed, one of Debian's: debian:6.18, debian:7.3.4")
+	fs.StringVar(&f.kernel, "kernel", lab.DefaultKernel, "kernel `SPEC` that is changed, one of Debian's (debian:6.18, debian:7.3.4) or a commit of a git tree (git:DIR@REV)")
+	fs.BoolVar(&f.whole, "whole", false, "build two whole kernels, even if the patch only changes the driver's module")
+	fs.StringSliceVar(&f.debug, "debug", nil, "build two whole kernels with debugging `OPTIONS`: "+strings.Join(build.DebugOptions(), ", "))
 	fs.BoolVar(&f.revert, "revert", false, "take the patch out of a kernel that has it")
 	fs.BoolVar(&f.check, "check", false, "only say how each hunk applies")
 	fs.StringArrayVar(&f.choice.Scenarios, "scenario", nil, "scenario (`NAME` or file) to run instead of the usual cases; may be repeated")
@@ -69,6 +74,16 @@ func (f *tryFlags) validate() error {
 	if err := table.validate(); err != nil {
 		return err
 	}
+	if err := (build.KernelOptions{Debug: f.debug}).Check(); err != nil {
+		return fmt.Errorf("--debug: %w", err)
+	}
+	if spec, ok := strings.CutPrefix(f.kernel, images.GitPrefix); ok {
+		if _, _, err := gitrange.Place(spec); err != nil {
+			return fmt.Errorf("--kernel: %s: %w", foreign.Line(f.kernel), err)
+		}
+	} else if err := checkSource(f.kernel, ", or a commit of a git tree: git:DIR@REV"); err != nil {
+		return err
+	}
 	if f.check && f.out != "" {
 		return errors.New("--out: --check runs nothing that could be kept there")
 	}
@@ -79,19 +94,20 @@ func newTry(s Streams) *cobra.Command {
 	var f tryFlags
 	cmd := &cobra.Command{
 		Use:   "try PATCH…",
-		Short: "Apply a patch to a kernel's driver, run what matters without and with it, and judge",
-		Long: `try applies the patch to the source of the kernel's own mana driver, builds the module, and runs the same cases without it and with it, each on a fork of one machine: where every
-vector landed, what is better, what is worse, and a verdict. The unpatched module is built the same way and compared with the distribution's.
+		Short: "Apply a patch to a kernel, build what it touches, run what matters without and with it, and judge",
+		Long: `try applies the patch to the kernel's source, builds what it touches, and runs the same cases without it and with it: where every vector landed, what is better, what is worse, and a
+verdict. Where the patch only changes the mana driver, its module is built, and both sides fork one machine; the unpatched module is built the same way and compared with the
+distribution's. A patch that changes more, --whole, --debug and a commit of a git tree take two whole kernels, both built of the same source with a small configuration. The first
+of a source takes 7 to 10 minutes on two cores, and stays in the cache; what a patch changes is then built in about a minute.
 
 PATCH is a mail, a mailbox or a series (b4, git format-patch), a diff, a page saved from an archive, - for standard input, git:DIR for what is not committed in a tree, or
 git:DIR@A..B for commits. Several are applied in order. What does not apply is shown hunk by hunk, with the text that stands there; fuzz is always told.
 
 The usual cases place the driver's vectors on 2 to 8 CPUs, with and without SMT, on two nodes, beside a neighbour and with CPUs offline (irqlab run ` + try.Scenario + ` runs them for any
-driver). --scenario, --case and --all choose others; with another machine (--shape, …) the scenario is spread. Shipped scenarios hold each version of the driver to what it is known for:
+driver); with whole kernels, unless only the driver is changed, ` + try.ManagedIRQs + ` comes beside, whose disks' interrupts the kernel itself places. --scenario, --case and --all choose others; with another machine (--shape, …) the scenario is ` + try.AnyMachine + `. Shipped scenarios hold each version of the driver to what it is known for:
 here they only ask what any version owes.
 
-Only the driver's module is built yet: a patch that changes other files of the kernel needs a whole kernel, and is told so (125). So is one for a kernel whose source the archive
-does not serve.
+A kernel whose source the archive does not serve is told so (125), and so are changed files that the small configuration does not compile: what they do is not seen.
 
 Worse is: a case fails that did not, queues are clustered that were not, more CPUs have no queue, a mask is not kept that was, a reading is not come to that was, the kernel's
 log has a new warning. To be slower is not.
@@ -101,7 +117,9 @@ or input; 125 it could not be told: the patch does not apply or build, or the la
 		Example: `  irqlab try mana-linear-v5.mbox --kernel debian:6.18
   irqlab try --revert mana-linear-v5.mbox --kernel debian:7.3 --format mail
   git format-patch --stdout origin | irqlab try -
-  irqlab try git:~/linux --scenario spread --case 'cores=4'
+  irqlab try git:~/linux --scenario spread --case 1x4x1
+  irqlab try genirq.mbox --kernel debian:7.3
+  irqlab try fix.diff --kernel git:~/linux@v7.2 --debug kasan,lockdep
   irqlab try --check fix.diff`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -113,7 +131,7 @@ or input; 125 it could not be told: the patch does not apply or build, or the la
 			}
 			t := &trying{tryFlags: &f, s: s, began: time.Now(), trial: try.New(f.kernel)}
 			t.trial.IRQLab = lab.Version()
-			t.trial.Command = again(cmd, args)
+			t.trial.Command = again(cmd, args, "kernel")
 			return t.run(cmd.Context(), args)
 		},
 	}
@@ -121,18 +139,14 @@ or input; 125 it could not be told: the patch does not apply or build, or the la
 	return cmd
 }
 
-// again is the command with the flags that decide on what is tried.
-func again(cmd *cobra.Command, args []string) string {
+// again is the command with the flags that decide on what is tried. Those named always are given even where their defaults held, which another version may have otherwise.
+func again(cmd *cobra.Command, args []string, always ...string) string {
 	words := append([]string{"irqlab", cmd.Name()}, args...)
 	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
-		if !flag.Changed && flag.Name != "kernel" || slices.Contains([]string{"format", "out", "log", "verbose", "keep", "jobs"}, flag.Name) {
+		if !flag.Changed && !slices.Contains(always, flag.Name) || slices.Contains([]string{"format", "out", "log", "verbose", "keep", "jobs"}, flag.Name) {
 			return
 		}
-		values := []string{flag.Value.String()}
-		if list, ok := flag.Value.(pflag.SliceValue); ok {
-			values = list.GetSlice()
-		}
-		for _, v := range values {
+		for _, v := range valuesOf(flag) {
 			words = append(words, "--"+flag.Name)
 			if flag.Value.Type() != "bool" {
 				words = append(words, v)
@@ -140,6 +154,14 @@ func again(cmd *cobra.Command, args []string) string {
 		}
 	})
 	return quoted(words)
+}
+
+// valuesOf are what a flag was given: of one that may be repeated, each.
+func valuesOf(flag *pflag.Flag) []string {
+	if list, ok := flag.Value.(pflag.SliceValue); ok {
+		return list.GetSlice()
+	}
+	return []string{flag.Value.String()}
 }
 
 // trying is a patch being tried.
@@ -164,12 +186,17 @@ func (t *trying) run(ctx context.Context, args []string) error {
 		t.series = series.Reverse()
 	}
 	t.describe(series)
-	if touched := try.Touch(series.Paths()); len(touched.Beyond) > 0 || len(touched.Own) == 0 {
-		return t.beyond(ctx, touched)
+	touched := try.Touch(series.Paths())
+	t.trial.Outside, t.trial.Beyond = touched.Nothing, touched.Beyond
+	if len(touched.Own)+len(touched.Beyond) == 0 {
+		t.trial.Verdict = try.Verdict{Word: try.WordUnknown, Status: report.ExitError, Reasons: []string{
+			"it changes nothing that boots: " + strings.Join(touched.Nothing, ", ")}}
+		return t.end(ctx, nil)
 	}
+	t.whole = t.whole || len(t.debug) > 0 || len(touched.Beyond) > 0 || isCommit(t.kernel)
 	var cases []scenarios.Case
 	if !t.check {
-		if cases, err = t.plan(ctx); err != nil {
+		if cases, err = t.plan(ctx, touched); err != nil {
 			return err
 		}
 	}
@@ -177,7 +204,11 @@ func (t *trying) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	without, with, err := t.build(ctx, cache)
+	build := t.build
+	if t.whole {
+		build = t.buildWhole
+	}
+	without, with, err := build(ctx, cache)
 	if err != nil || t.trial.Verdict.Word != "" {
 		return t.end(ctx, err)
 	}
@@ -193,42 +224,19 @@ func (t *trying) describe(series patch.Series) {
 	t.trial.Notes = series.Notes()
 }
 
-// beyond ends with a patch that changes more, or less, than the module.
-func (t *trying) beyond(ctx context.Context, touched try.Touched) error {
-	t.trial.Outside, t.trial.Beyond = touched.Nothing, touched.Beyond
-	t.trial.Verdict = try.Verdict{Word: try.WordNeedsKernel, Status: report.ExitError, Reasons: []string{
-		fmt.Sprintf("it needs a whole kernel, which is not built yet: only %s can be changed so far, and it changes %s", try.ModuleDir, strings.Join(touched.Beyond, ", "))}}
-	if len(touched.Beyond) == 0 {
-		t.trial.Verdict = try.Verdict{Word: try.WordUnknown, Status: report.ExitError, Reasons: []string{
-			"it changes nothing that boots: " + strings.Join(touched.Nothing, ", ")}}
-	}
-	return t.end(ctx, nil)
-}
-
 // plan lists the cases. Its errors are of usage.
-func (t *trying) plan(ctx context.Context) ([]scenarios.Case, error) {
+func (t *trying) plan(ctx context.Context, touched try.Touched) ([]scenarios.Case, error) {
 	f := t.scenarioFlags
-	f.kernels = []string{t.kernel}
+	f.kernels, f.unnamed = []string{t.kernel}, t.whole
 	choice := t.choice
 	machine := len(f.shapes)+len(f.vectors)+len(f.deviceNodes)+len(f.offlines) > 0
 	if machine && !choice.All && len(choice.Scenarios) == 0 {
-		choice.Scenarios = []string{"spread"}
-		if len(f.vectors) == 0 {
-			f.expect = []string{"clustered=false"} // which holds on any machine, if there is a queue for each CPU
-		}
+		choice.Scenarios = []string{try.AnyMachine}
+		f.anyMachine()
 	}
-	names, chosen := choice.Names()
+	names, chosen := choice.Names(touched)
 	f.cases = chosen
-	cases, err := f.plan(ctx, names, t.s)
-	if err != nil {
-		return nil, err
-	}
-	asked := try.Ask(cases)
-	if len(asked) == 0 {
-		return nil, usageError(fmt.Errorf("no case of %s has to do with the kernel's driver, so that a patch to it would change nothing; scenarios that have: %s, spread, low-vcpu-driver",
-			strings.Join(names, ", "), try.Scenario))
-	}
-	return asked, nil
+	return f.planDriver(ctx, names, "a patch to it would change nothing", t.whole, t.s)
 }
 
 // readPatches reads all that the arguments name.
@@ -286,74 +294,119 @@ func readPatches(ctx context.Context, args []string, stdin io.Reader) (patch.Ser
 	return series, nil
 }
 
-// build applies the patch and builds the module. without is empty if the distribution's own is to run there. A patch that does not apply or build has its verdict then, and no error.
-func (t *trying) build(ctx context.Context, cache *images.Cache) (without, with string, err error) {
+// A side is what the cases of one side run with.
+type side func(*scenarios.Case)
+
+// build applies the patch and builds the module. A patch that does not apply or build has its verdict then, and no error.
+func (t *trying) build(ctx context.Context, cache *images.Cache) (without, with side, err error) {
 	p := newProgress(t.s.Err)
 	defer p.close()
 	began := time.Now()
-	kernel, err := cache.Kernel(ctx, t.kernel, p.report)
+	src, err := driverSource(ctx, cache, &t.trial.Kernel, p)
 	if err != nil {
-		return "", "", labError(images.AsBadKernel(t.kernel, err))
+		return nil, nil, err
 	}
-	t.trial.Kernel.Release = kernel.Release
+	changed, err := t.apply(p, began, src.FS(), src.Notes)
+	if changed == nil {
+		return nil, nil, err
+	}
 	b := build.New(cache, p.report)
-	src, err := b.Source(ctx, kernel, try.ModuleDir)
-	if err != nil {
-		return "", "", err
-	}
-	t.trial.Kernel.Source, t.trial.Kernel.Compiler = src.Origin, src.Compiler
-	t.trial.Notes = append(t.trial.Notes, src.Notes...)
-	t.trial.Seconds.Source = time.Since(began).Seconds()
-	p.result(t.s.Err, "irqlab: source and compiler: %s; %s (%.1f s)", src.Origin, src.Compiler, t.trial.Seconds.Source)
-
-	changed, err := t.apply(src)
-	if err != nil || t.trial.Verdict.Word != "" {
-		return "", "", err
-	}
-	p.result(t.s.Err, "irqlab: applied: %s", t.trial.Fit())
 	began = time.Now()
 	module, err := b.Module(ctx, src, changed)
 	t.trial.Seconds.Build = time.Since(began).Seconds()
-	var broken *build.CompileError
-	if errors.As(err, &broken) {
-		for _, d := range broken.Errors {
-			t.trial.Errors = append(t.trial.Errors, try.Diagnostic(d))
-		}
-		t.trial.Verdict = try.Verdict{Word: try.WordDoesNotBuild, Status: report.ExitError, Reasons: []string{}}
-		if broken.More > 0 {
-			t.trial.Verdict.Reasons = append(t.trial.Verdict.Reasons, report.Plural(broken.More, "more error", "more errors"))
-		}
-		return "", "", nil
-	}
 	if err != nil {
-		return "", "", err
+		return nil, nil, t.unbuilt(err)
 	}
-	t.trial.Module = &try.Module{Name: module.Name, Cached: module.Cached, Warnings: []try.Diagnostic{},
+	t.trial.Module = &try.Module{Name: module.Name, Cached: module.Cached, Warnings: diagnostics(module.Added),
 		Identical: module.Comparison.Identical, Functions: module.Comparison.Functions, Differ: module.Comparison.Differ, Unchecked: module.Comparison.Reason,
 		Without: "the distribution's own module"}
-	for _, w := range module.Added {
-		t.trial.Module.Warnings = append(t.trial.Module.Warnings, try.Diagnostic{File: w.File, Line: w.Line, Text: w.Text})
-	}
 	p.result(t.s.Err, "irqlab: built %s (%.1f s)", module.Name, t.trial.Seconds.Build)
+	without = func(*scenarios.Case) {}
 	if !module.Comparison.Identical { // what differs without the patch must differ with it, too
 		unpatched, err := b.Module(ctx, src, nil)
 		if err != nil {
-			return "", "", err
+			return nil, nil, err
 		}
-		without, t.trial.Module.Without = unpatched.Path, "the unpatched module, built the same way"
+		without = func(c *scenarios.Case) { withModule(c, unpatched.Name, unpatched.Path) }
+		t.trial.Module.Without = "the unpatched module, built the same way"
 	}
-	return without, module.Path, nil
+	return without, func(c *scenarios.Case) { withModule(c, module.Name, module.Path) }, nil
 }
 
-// apply applies the patch to the source, in memory.
-func (t *trying) apply(src *build.Source) (map[string][]byte, error) {
+// buildWhole applies the patch and builds the kernel without and with it. A patch that does not apply or build, or of which nothing is compiled, has its verdict then, and no error.
+func (t *trying) buildWhole(ctx context.Context, cache *images.Cache) (without, with side, err error) {
+	p := newProgress(t.s.Err)
+	defer p.close()
+	began := time.Now()
+	b := build.New(cache, p.report)
+	tree, err := kernelTree(ctx, cache, b, t.kernel, build.KernelOptions{Debug: t.debug}, p.report)
+	if err != nil {
+		return nil, nil, err
+	}
+	t.trial.Kernel.Source, t.trial.Kernel.Compiler = tree.Origin, tree.Compiler
+	changed, err := t.apply(p, began, tree.FS(), tree.Notes)
+	if changed == nil {
+		return nil, nil, err
+	}
+	began = time.Now()
+	sayFirst(b, tree, func(format string, args ...any) { p.result(t.s.Err, "irqlab: "+format, args...) })
+	base, err := b.Kernel(ctx, tree, nil)
+	t.trial.Seconds.Base = time.Since(began).Seconds()
+	if err != nil {
+		return nil, nil, err
+	}
+	t.trial.Kernel.Release = base.Release
+	t.trial.Notes = append(t.trial.Notes, base.Notes...)
+	began = time.Now()
+	built, err := b.Kernel(ctx, tree, changed)
+	t.trial.Seconds.Build = time.Since(began).Seconds()
+	if err != nil {
+		return nil, nil, t.unbuilt(err)
+	}
+	t.trial.Kernels = &try.Kernels{Without: try.Built{Release: base.Release, Path: base.Path, Cached: base.Cached}, With: try.Built{Release: built.Release, Path: built.Path, Cached: built.Cached},
+		Debug: t.debug, Warnings: diagnostics(built.Added), Unused: built.Unused}
+	p.result(t.s.Err, "irqlab: built %s with the patch (%.1f s)", built.Release, t.trial.Seconds.Build)
+	if len(changed) > 0 && len(built.Unused) == len(changed) {
+		t.trial.Verdict = try.NotCompiled(built.Unused)
+		return nil, nil, nil
+	}
+	return func(c *scenarios.Case) { onKernel(c, base.Path) }, func(c *scenarios.Case) { onKernel(c, built.Path) }, nil
+}
+
+// unbuilt is the verdict on a patch that does not build; any other error is passed on.
+func (t *trying) unbuilt(err error) error {
+	var broken *build.CompileError
+	if !errors.As(err, &broken) {
+		return err
+	}
+	t.trial.Errors = diagnostics(broken.Errors)
+	t.trial.Verdict = try.Verdict{Word: try.WordDoesNotBuild, Status: report.ExitError, Reasons: []string{}}
+	if broken.More > 0 {
+		t.trial.Verdict.Reasons = append(t.trial.Verdict.Reasons, report.Plural(broken.More, "more error", "more errors"))
+	}
+	return nil
+}
+
+// diagnostics are what a compiler said.
+func diagnostics[D build.Diagnostic | build.Warning](list []D) []try.Diagnostic {
+	out := []try.Diagnostic{}
+	for _, d := range list {
+		out = append(out, try.Diagnostic(d))
+	}
+	return out
+}
+
+// apply applies the patch to a source that was found since began, in memory; nil if there is an error, or a verdict already.
+func (t *trying) apply(p *progress, began time.Time, source fs.FS, notes []string) (map[string][]byte, error) {
+	t.trial.Notes = append(t.trial.Notes, notes...)
+	t.trial.Seconds.Source = time.Since(began).Seconds()
+	p.result(t.s.Err, "irqlab: source and compiler: %s; %s (%.1f s)", t.trial.Kernel.Source, t.trial.Kernel.Compiler, t.trial.Seconds.Source)
 	var err error
-	t.applied, err = patch.Apply(src.FS(), t.series, patch.Options{MaxFuzz: patch.DefaultFuzz, Outside: try.Outside})
+	t.applied, err = patch.Apply(source, t.series, patch.Options{MaxFuzz: patch.DefaultFuzz, Outside: try.Outside})
 	var misfit *patch.ApplyError
 	if err != nil && !errors.As(err, &misfit) {
 		return nil, err
 	}
-	t.trial.Outside, t.trial.Notes = t.applied.Outside, append(t.applied.Notes, src.Notes...)
 	for _, h := range t.applied.Hunks {
 		hunk := try.Hunk{Path: h.Path, Where: h.Where(), Line: h.Line, Offset: h.Offset, Fuzz: h.Fuzz}
 		if h.Misfit != nil {
@@ -376,38 +429,31 @@ func (t *trying) apply(src *build.Source) (map[string][]byte, error) {
 			changed[f.Path] = nil
 		}
 	}
+	p.result(t.s.Err, "irqlab: applied: %s", t.trial.Fit())
 	return changed, nil
 }
 
 // remedy says what to do about a patch that does not apply.
 func (t *trying) remedy(misfit *patch.ApplyError) string {
+	kernel := cmp.Or(t.trial.Kernel.Release, t.trial.Kernel.Spec)
 	all := func(reason patch.Reason) bool {
 		return !slices.ContainsFunc(misfit.Misfits, func(h patch.HunkReport) bool { return h.Misfit.Reason != reason })
 	}
 	switch {
 	case all(patch.AlreadyApplied):
-		return fmt.Sprintf("kernel %s has it already: take it out with --revert, or name a kernel without it with --kernel, such as debian:6.18", t.trial.Kernel.Release)
+		return fmt.Sprintf("kernel %s has it already: take it out with --revert, or name a kernel without it with --kernel, such as debian:6.18", kernel)
 	case all(patch.NotApplied):
-		return fmt.Sprintf("kernel %s does not have it, so that it cannot be taken out: leave --revert out, or name a kernel that has it with --kernel", t.trial.Kernel.Release)
+		return fmt.Sprintf("kernel %s does not have it, so that it cannot be taken out: leave --revert out, or name a kernel that has it with --kernel", kernel)
 	}
-	return fmt.Sprintf("name the kernel that it was made for with --kernel, or give one that was rebased to %s by hand", t.trial.Kernel.Release)
+	return fmt.Sprintf("name the kernel that it was made for with --kernel, or rebase it to %s by hand and give what comes of that: a file, or git:DIR of a tree where it is done", kernel)
 }
 
 // compare runs the cases on both sides, and judges.
-func (t *trying) compare(ctx context.Context, cases []scenarios.Case, without, with string) error {
-	module := t.trial.Module.Name
-	for i := range cases {
-		cases[i].Modules = []scenarios.Module{{Name: module, File: with}}
-	}
+func (t *trying) compare(ctx context.Context, cases []scenarios.Case, without, with side) error {
 	both := withoutAndWith(cases)
-	for i := range both {
-		c := &both[i]
-		if i < len(cases) && without != "" {
-			c.Modules = []scenarios.Module{{Name: module, File: without}}
-		}
-		for _, m := range c.Modules {
-			c.Command += " --module " + quoted([]string{m.Name + "=" + m.File})
-		}
+	for i := range cases {
+		without(&both[i])
+		with(&both[len(cases)+i])
 	}
 	began := time.Now()
 	rep, err := t.runFlags.run(ctx, both, t.s)
@@ -420,8 +466,13 @@ func (t *trying) compare(ctx context.Context, cases []scenarios.Case, without, w
 	t.trial.Cases = try.Compare(a, b)
 	c := report.Compare(a, b)
 	t.trial.Comparison = &c
-	t.trial.Module.SHA256 = hashOf(b.Cases)
 	t.trial.Verdict = try.Judge(t.trial.Cases, rep.NotRun)
+	if t.trial.Module != nil {
+		t.trial.Module.SHA256 = hashOf(b.Cases)
+	}
+	if t.trial.Kernels != nil {
+		t.trial.Verdict = t.trial.Verdict.Unseen(t.trial.Kernels.Unused)
+	}
 	return nil
 }
 

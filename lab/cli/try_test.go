@@ -42,8 +42,8 @@ func behindIncludes(t *testing.T, src *build.Source, path, line string) string {
 	return patch
 }
 
-// driverSource is the source of the driver of the newest kernel.
-func driverSource(t *testing.T) *build.Source {
+// sourceOfDriver is the source of the driver of the newest kernel.
+func sourceOfDriver(t *testing.T) *build.Source {
 	t.Helper()
 	cache, err := images.OpenCache("")
 	if err != nil {
@@ -67,7 +67,7 @@ func TestTry(t *testing.T) {
 		t.Skip("builds a module and boots virtual machines")
 	}
 	t.Parallel()
-	src := driverSource(t)
+	src := sourceOfDriver(t)
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		t.Helper()
@@ -133,6 +133,43 @@ func TestTry(t *testing.T) {
 	}
 }
 
+// A series of two commits, of which only the second one does something, is better where it changes what it is about, and leaves alone what it is not: the driver now spreads as it
+// does with more vectors than CPUs.
+func TestTrySeries(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds a module and boots virtual machines")
+	}
+	t.Parallel()
+	src := sourceOfDriver(t)
+	tree := filepath.Join(t.TempDir(), "linux")
+	const gdma, mark = try.ModuleDir + "/gdma_main.c", "irqlab_linear"
+	commits := commitsOf(t, tree, src.FS(), modulePaths, []change{
+		{"mana: a way to spread linearly", map[string]func(string) string{gdma: func(text string) string {
+			text = replaced(t, `(num_msix_usable <= num_online_cpus\(\))`, "$1 && !"+mark)(text)
+			at := strings.LastIndex(text, "#include ")
+			return text[:at] + "#define " + mark + " false\n" + text[at:]
+		}}},
+		{"mana: spread linearly", map[string]func(string) string{gdma: replaced(t, mark+" false", mark+" true")}},
+	})
+	status, out, msg := irqlab(t, "try", "git:"+tree+"@"+commits[0]+"..", "--case", "neighbour", "--case", "node-1", "--format", "json")
+	var trial try.Trial
+	if err := json.Unmarshal([]byte(out), &trial); err != nil {
+		t.Fatalf("%v: %s%s", err, out, msg)
+	}
+	if trial.Module != nil {
+		t.Cleanup(func() { removeBuilt(t, trial) })
+	}
+	if status != ExitPass || trial.Verdict.Word != try.WordBetter || len(trial.Patches) != 2 || len(trial.Cases) != 2 {
+		t.Fatalf("status %d, verdict %+v, %d patches: %s", status, trial.Verdict, len(trial.Patches), msg)
+	}
+	for _, c := range trial.Cases {
+		want := map[string]try.Change{"neighbour": try.Unchanged, "node-1": try.Better}[c.Case]
+		if c.Change != want {
+			t.Errorf("%s: %s, want %s: better %q, worse %q, changed %q", c.Case, c.Change, want, c.Better, c.Worse, c.Changed)
+		}
+	}
+}
+
 // removeBuilt takes what was built for the test out of the cache.
 func removeBuilt(t *testing.T, trial try.Trial) {
 	for _, c := range trial.Comparison.B.Cases {
@@ -144,21 +181,23 @@ func removeBuilt(t *testing.T, trial try.Trial) {
 	}
 }
 
-// What cannot be tried is told before anything is fetched: what is no patch is bad input, what needs a whole kernel cannot be told.
+// What cannot be tried is told before anything is fetched: what is no patch is bad input, what changes nothing cannot be told.
 func TestTryInput(t *testing.T) {
 	dir := t.TempDir()
+	t.Setenv("IRQLAB_CACHE", filepath.Join(dir, "cache"))
 	diff := func(path string) string {
 		return fmt.Sprintf("--- a/%s\n+++ b/%[1]s\n@@ -1,2 +1,3 @@\n one\n+more\n two\n", path)
 	}
 	files := map[string]string{
-		"kernel.diff": diff("kernel/irq/matrix.c"), "both.diff": diff(try.ModuleDir+"/mana_en.c") + diff("include/linux/irq.h"),
-		"docs.diff": diff("Documentation/x.rst"), "text.txt": "no patch at all\n", "mana.diff": diff(try.ModuleDir + "/mana_en.c"),
+		"kernel.diff": diff("kernel/irq/matrix.c"), "docs.diff": diff("Documentation/x.rst"), "text.txt": "no patch at all\n", "mana.diff": diff(try.ModuleDir + "/mana_en.c"),
 	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
+	gitIn(t, dir, "init", "-q", "-b", "main", "tree")
+	gitIn(t, filepath.Join(dir, "tree"), "commit", "-q", "--allow-empty", "-m", "x")
 	t.Chdir(dir)
 	for _, tc := range []struct {
 		args   string
@@ -177,9 +216,23 @@ func TestTryInput(t *testing.T) {
 		{"try mana.diff --scenario low-vpcu", ExitUsage, `did you mean "low-vcpu"`},
 		{"try mana.diff --shape cores=0", ExitUsage, "--shape"},
 		{"try mana.diff --kernel debian:seven", ExitUsage, "starts with a digit"},
-		{"try kernel.diff", ExitError, "kernel/irq/matrix.c"},
-		{"try both.diff --format json", ExitError, `"include/linux/irq.h"`},
+		{"try kernel.diff --kernel debian:seven", ExitUsage, "starts with a digit"},
+		{"try kernel.diff --case nvme-node-9", ExitUsage, "nvme-node-0"},
+		{"try mana.diff --debug lokdep", ExitUsage, "debugobjects, kasan"},
+		{"try mana.diff --debug kasan,kcsan", ExitUsage, "together with kasan"},
+		{"try mana.diff --kernel git:no-such@HEAD", ExitUsage, "no such folder"},
+		{"try mana.diff --kernel tree", ExitUsage, "or a commit of a git tree: git:DIR@REV"},
+		{"try mana.diff --kernel git:tree", ExitUsage, "names no commit"},
+		{"try mana.diff --kernel git:tree@HEAD~1..HEAD", ExitUsage, "one commit is wanted"},
+		{"try mana.diff --kernel git:tree@v7.2", ExitUsage, "there is no commit v7.2"},
 		{"try docs.diff", ExitError, "changes nothing that boots"},
+		{"try docs.diff --whole", ExitError, "changes nothing that boots"},
+		{"run spread --kernel git:no-such@HEAD", ExitUsage, "no such folder"},
+		{"run spread --kernel git:tree", ExitUsage, "names no commit"},
+		{"run spread --kernel git:tree@..HEAD", ExitUsage, "two ends"},
+		{"run spread --build", ExitUsage, "there is none: give --kernel DIR"},
+		{"shell --build --kernel debian:7.3", ExitUsage, "there is none: give --kernel DIR"},
+		{"compare --kernel git:tree@HEAD", ExitUsage, "two kernels are compared"},
 	} {
 		status, out, msg := irqlab(t, strings.Fields(tc.args)...)
 		if status != tc.status || !strings.Contains(out+msg, tc.want) {
@@ -188,14 +241,67 @@ func TestTryInput(t *testing.T) {
 	}
 }
 
+// A patch that changes more than the driver is checked against the whole source, here a commit's that has what one is known by: where it does not fit it is told what to do, and nothing is
+// built.
+func TestTryCheckWhole(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fetches a toolchain")
+	}
+	dir := t.TempDir()
+	tree := filepath.Join(dir, "linux")
+	gitIn(t, dir, "init", "-q", "-b", "main", tree)
+	const file = "kernel/irq/bell.c"
+	for name, text := range map[string]string{"Makefile": "all:\n", "Kconfig": "", "arch/x86/Makefile": "", file: "one\ntwo\nthree\nfour\n"} {
+		path := filepath.Join(tree, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gitIn(t, tree, "add", "-A")
+	gitIn(t, tree, "commit", "-q", "-m", "a bell")
+	for name, tc := range map[string]struct {
+		hunk   string
+		status int
+		want   string
+	}{
+		"fits":     {"@@ -1,4 +1,5 @@\n one\n two\n+and a half\n three\n four\n", ExitPass, "(1 exact)"},
+		"misfit":   {"@@ -1,3 +1,4 @@\n one\n 2\n+and a half\n 3\n", ExitError, "rebase it to git:" + tree + "@HEAD by hand and give what comes of that"},
+		"has it":   {"@@ -1,3 +1,4 @@\n one\n+two\n three\n four\n", ExitError, "has it already"},
+		"new file": {"", ExitPass, "applies"},
+	} {
+		text := "--- a/" + file + "\n+++ b/" + file + "\n" + tc.hunk
+		if tc.hunk == "" {
+			text = "--- /dev/null\n+++ b/kernel/irq/new.c\n@@ -0,0 +1 @@\n+one\n"
+		}
+		diff := filepath.Join(dir, "x.diff")
+		if err := os.WriteFile(diff, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		status, out, msg := irqlab(t, "try", "--check", diff, "--kernel", "git:"+tree+"@HEAD")
+		if words := strings.Join(strings.Fields(out), " "); status != tc.status || !strings.Contains(words, tc.want) {
+			t.Errorf("%s: status %d: %s%s; want %d and %q", name, status, out, msg, tc.status, tc.want)
+		}
+	}
+}
+
 // The command that does it again has what decides on the trial, quoted for a shell, and nothing of how it is shown.
 func TestTryAgain(t *testing.T) {
 	cmd := newTry(Streams{})
-	if err := cmd.ParseFlags([]string{"--revert", "--case", "a b", "--case", "c", "--format", "json", "--out", "x", "--jobs", "2", "--shape", "cores=2"}); err != nil {
+	if err := cmd.ParseFlags([]string{"--revert", "--case", "a b", "--case", "c", "--format", "json", "--out", "x", "--jobs", "2", "--shape", "cores=2", "--debug", "kasan,lockdep"}); err != nil {
 		t.Fatal(err)
 	}
-	want := "irqlab try 'my mail.txt' --case 'a b' --case c --kernel debian:7.3 --revert --shape 'cores=2'"
-	if got := again(cmd, []string{"my mail.txt"}); got != want {
+	want := "irqlab try 'my mail.txt' --case 'a b' --case c --debug kasan --debug lockdep --kernel debian:7.3 --revert --shape 'cores=2'"
+	if got := again(cmd, []string{"my mail.txt"}, "kernel"); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	whole := newTreeBisect(Streams{})
+	if err := whole.ParseFlags([]string{"--whole", "--good", "v7.2"}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := again(whole, nil), "irqlab bisect --good v7.2 --whole"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

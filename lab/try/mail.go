@@ -24,7 +24,7 @@ func Mail(w io.Writer, t Trial) error {
 		p.item("Patch:   ", text)
 	}
 	p.item("Id:      ", t.ID)
-	p.item("Kernel:  ", strings.TrimPrefix(fmt.Sprintf("%s (%s)", t.Kernel.Release, t.Kernel.Spec), " "))
+	p.item("Kernel:  ", t.Kernel.String())
 	if m := t.Module; m != nil {
 		text := fmt.Sprintf("only %s was rebuilt", m.Name)
 		if t.Kernel.Compiler != "" {
@@ -38,6 +38,7 @@ func Mail(w io.Writer, t Trial) error {
 		}
 		p.item("Module:  ", text)
 	}
+	p.mailKernels(t)
 	for _, h := range t.Hunks {
 		if h.Fuzz > 0 {
 			p.item("Applied: ", fmt.Sprintf("%s with fuzz %d", h.Where, h.Fuzz))

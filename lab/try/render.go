@@ -79,11 +79,7 @@ func (p *page) heading(t Trial) {
 	if t.ID != "" {
 		p.item("id:      ", t.ID)
 	}
-	kernel := cmp.Or(t.Kernel.Release, t.Kernel.Spec)
-	if t.Kernel.Release != "" && t.Kernel.Release != t.Kernel.Spec {
-		kernel += " (" + t.Kernel.Spec + ")"
-	}
-	p.item("kernel:  ", kernel)
+	p.item("kernel:  ", t.Kernel.String())
 	for _, n := range t.Notes {
 		p.item("note:    ", n)
 	}
@@ -142,6 +138,7 @@ func (p *page) build(t Trial) {
 		}
 		p.item("  - ", e.String())
 	}
+	p.kernels(t)
 	m := t.Module
 	if m == nil {
 		return
@@ -216,7 +213,7 @@ func side(c *result.Case, label, sep string) string {
 	o := c.Find(label)
 	failed := report.Failed(c)
 	if o == nil {
-		return strings.TrimPrefix(strings.TrimSuffix(disks(c)+sep+failed, sep), sep)
+		return strings.TrimPrefix(strings.TrimSuffix(diskPlaces(c)+sep+failed, sep), sep)
 	}
 	if o.Clustered {
 		failed = strings.TrimPrefix(failed+", clustered", ", ")
@@ -224,8 +221,8 @@ func side(c *result.Case, label, sep string) string {
 	return strings.TrimSuffix(report.Placement(c, o)+sep+failed, sep)
 }
 
-// disks is where the request queues of a case's disks are, "-" if it reads from none and does not fail.
-func disks(c *result.Case) string {
+// diskPlaces is where the request queues of a case's disks are, "-" if it reads from none and does not fail.
+func diskPlaces(c *result.Case) string {
 	var words []string
 	queues := report.DiskQueues(c)
 	for _, name := range report.DiskNames(c, c) {
@@ -434,8 +431,6 @@ func (t *Trial) verdict() string {
 		return "not known: it does not apply to this kernel"
 	case WordDoesNotBuild:
 		return "not known: it does not build"
-	case WordNeedsKernel:
-		return "not known: it needs a whole kernel, which irqlab does not build yet"
 	}
 	return "not known: the lab could not tell" + n
 }

@@ -20,10 +20,11 @@ type Trial struct {
 	Reversed   bool               `json:"reversed"` // it was taken out
 	Hunks      []Hunk             `json:"hunks"`
 	Outside    []string           `json:"outside,omitempty"` // files whose changes are built into nothing, and were passed over
-	Beyond     []string           `json:"beyond,omitempty"`  // files that need more than a module to be built
+	Beyond     []string           `json:"beyond,omitempty"`  // files that need more than a module to be built: whole kernels were
 	Notes      []string           `json:"notes,omitempty"`
 	Module     *Module            `json:"module,omitempty"`
-	Errors     []Diagnostic       `json:"errors,omitempty"` // of the compiler, if it does not build
+	Kernels    *Kernels           `json:"kernels,omitempty"` // in place of Module
+	Errors     []Diagnostic       `json:"errors,omitempty"`  // of the compiler, if it does not build
 	Cases      []Compared         `json:"cases"`
 	Comparison *report.Comparison `json:"comparison,omitempty"` // all of both sides, as irqlab compare has it
 	Verdict    Verdict            `json:"verdict"`
@@ -35,7 +36,15 @@ type Kernel struct {
 	Spec     string `json:"spec"`
 	Release  string `json:"release,omitempty"`
 	Source   string `json:"source,omitempty"`   // where its source came from
-	Compiler string `json:"compiler,omitempty"` // that built the module
+	Compiler string `json:"compiler,omitempty"` // that built the module, or the kernels
+}
+
+// String is the release and how it was asked for, as far as they are known and not the same: "6.18.15+deb13-cloud-amd64 (debian:6.18)".
+func (k Kernel) String() string {
+	if k.Release == "" || k.Release == k.Spec {
+		return k.Spec
+	}
+	return k.Release + " (" + k.Spec + ")"
 }
 
 // Patch is one patch of the series.
@@ -103,7 +112,8 @@ func (d Diagnostic) String() string { return build.Diagnostic(d).String() }
 
 // Seconds is where the time went.
 type Seconds struct {
-	Source float64 `json:"source"` // kernel, its source, and the toolchain
+	Source float64 `json:"source"`         // kernel, its source, and the toolchain
+	Base   float64 `json:"base,omitempty"` // the whole kernel without the patch
 	Build  float64 `json:"build"`
 	Cases  float64 `json:"cases"`
 	Total  float64 `json:"total"`

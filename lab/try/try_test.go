@@ -224,7 +224,7 @@ func TestTouch(t *testing.T) {
 // plan lists what a choice asks of a kernel.
 func plan(t *testing.T, c Choice, kernel string) []scenarios.Case {
 	t.Helper()
-	names, chosen := c.Names()
+	names, chosen := c.Names(Touched{})
 	var cases []scenarios.Case
 	for _, name := range names {
 		sc, err := scenarios.Get(name)
@@ -241,7 +241,7 @@ func plan(t *testing.T, c Choice, kernel string) []scenarios.Case {
 			}
 		}
 	}
-	return Ask(cases)
+	return Ask(cases, false)
 }
 
 // The usual cases are all there, whatever the kernel, each on the machine that it is for.
@@ -299,18 +299,35 @@ func TestAllCases(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
+	own := Touched{Own: []string{ModuleDir + "/mana_en.c"}}
+	genirq := Touched{Beyond: []string{"kernel/irq/matrix.c"}}
+	disk := Touched{Beyond: []string{"drivers/nvme/host/pci.c", "block/blk-mq.c"}}
+	all, both, few := strings.Join(usual, " "), Scenario+" "+ManagedIRQs, strings.Join(managed, " ")
 	for _, tc := range []struct {
 		c            Choice
+		of           Touched
 		names, cases string
 	}{
-		{Choice{}, Scenario, strings.Join(usual, " ")},
-		{Choice{Cases: []string{"leaves"}}, Scenario, "leaves"},
-		{Choice{Scenarios: []string{"spread"}}, "spread", ""},
-		{Choice{Scenarios: []string{"spread"}, Cases: []string{"a"}}, "spread", "a"},
+		{Choice{}, own, Scenario, all},
+		{Choice{}, genirq, both, all + " " + few},
+		{Choice{}, disk, both, besideDisk + " " + few},
+		{Choice{}, Touched{Own: own.Own, Beyond: disk.Beyond}, both, all + " " + few},
+		{Choice{}, Touched{Beyond: append(slices.Clone(disk.Beyond), "drivers/nvmem/core.c")}, both, all + " " + few},
+		{Choice{Cases: []string{"leaves"}}, own, Scenario, "leaves"},
+		{Choice{Cases: []string{"leaves"}}, disk, both, "leaves"},
+		{Choice{Scenarios: []string{"spread"}}, own, "spread", ""},
+		{Choice{Scenarios: []string{"spread"}}, genirq, "spread", ""},
+		{Choice{Scenarios: []string{"spread"}, Cases: []string{"a"}}, own, "spread", "a"},
 	} {
-		names, cases := tc.c.Names()
+		names, cases := tc.c.Names(tc.of)
 		if strings.Join(names, " ") != tc.names || strings.Join(cases, " ") != tc.cases {
-			t.Errorf("%+v: %q, %q; want %q, %q", tc.c, names, cases, tc.names, tc.cases)
+			t.Errorf("%+v of %+v: %q, %q; want %q, %q", tc.c, tc.of, names, cases, tc.names, tc.cases)
+		}
+	}
+	for _, of := range []Touched{own, genirq} {
+		names, _ := Choice{All: true}.Names(of)
+		if !slices.Contains(names, Scenario) || !slices.Contains(names, AnyMachine) || slices.Contains(names, ManagedIRQs) != (len(of.Beyond) > 0) {
+			t.Errorf("all of %+v: %q", of, names)
 		}
 	}
 }
@@ -361,7 +378,16 @@ func stories() map[string]Trial {
 	differs.Module.Identical, differs.Module.Differ = false, []string{"f1", "f2", "f3", "f4", "f5", "f6", "f7", "f8", "f9"}
 	unchecked := trial(pairs(clustered, clustered))
 	unchecked.Module.Unchecked, unchecked.Hunks = "the kernel came without modules", nil
+	whole := trial(pairs(quiet, quiet, clustered, spread))
+	whole.Module, whole.Kernel.Source, whole.Seconds.Base, whole.Seconds.Build = nil, "linux-source-6.18 of a suite", 432.1, 61.4
+	whole.Kernels = &Kernels{Without: Built{Release: "6.18.15-irqlab", Path: "/cache/base"}, With: Built{Release: "6.18.15-irqlab", Path: "/cache/patched"}, Debug: []string{"kasan", "lockdep"},
+		Warnings: []Diagnostic{{File: "kernel/irq/a.c", Line: 12, Text: "unused variable 'x' [-Wunused-variable]"}}, Unused: []string{"arch/arm64/kernel/irq.c", "drivers/net/ethernet/other/main.c"}}
+	unseen := trial(pairs(quiet, quiet))
+	unseen.Module, unseen.Kernels = nil, &Kernels{Without: Built{Cached: true}, With: Built{Cached: true}, Unused: whole.Kernels.Unused}
+	unseen.Verdict = unseen.Verdict.Unseen(unseen.Kernels.Unused)
 	return map[string]Trial{
+		"whole":     whole,
+		"unseen":    unseen,
 		"better":    trial(pairs(clustered, spread, quiet, quiet, eight(0, 1, 2, 3, 4, 5, 6, 7), eight(7, 6, 5, 4, 3, 2, 1, 0))),
 		"worse":     taken,
 		"panic":     trial(pairs(quiet, panicked)),

@@ -22,7 +22,6 @@ const (
 	WordApplies      Word = "applies"        // and no more was asked
 	WordDoesNotApply Word = "does-not-apply" // some hunk does not
 	WordDoesNotBuild Word = "does-not-build" // the compiler says why
-	WordNeedsKernel  Word = "needs-kernel"   // more than the module has to be built
 )
 
 // Verdict is what is to be thought of a patch.

@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -37,7 +39,7 @@ func help() {
 		step = o.Args[0]
 		err = unix.Exec(o.Args[0], o.Args, o.Env)
 	}
-	t := trouble{Step: step, Errno: syscall.EIO, Refused: refused && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES))}
+	t := trouble{Step: step, Errno: syscall.EIO, Overlay: errors.As(err, new(*OverlayError)), Refused: refused && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES))}
 	errors.As(err, &t.Errno)
 	_ = json.NewEncoder(os.NewFile(troubleFD, "trouble")).Encode(t)
 	os.Exit(126)
@@ -76,7 +78,12 @@ func (o *order) enter() (step string, err error) {
 	_ = unix.Mount("proc", in("proc"), "proc", plain|unix.MS_NOEXEC, "")
 
 	for _, m := range o.Mounts {
-		if !mount(m.From, in(m.To), "", unix.MS_BIND, "") {
+		if len(m.Over) > 0 {
+			step, err = m.overlay(in(m.To))
+			if err != nil {
+				return step, err
+			}
+		} else if !mount(m.From, in(m.To), "", unix.MS_BIND, "") {
 			return step, err
 		}
 		if step, err = "protecting "+m.To, protect(in(m.To), !m.Write); err != nil {
@@ -100,6 +107,34 @@ func (o *order) enter() (step string, err error) {
 	}
 	_ = unix.Sethostname([]byte("irqlab"))
 	return o.Dir, unix.Chdir(o.Dir)
+}
+
+// overlay mounts From over other directories on a place. They are named by descriptors, since a path may hold what separates options.
+func (m *Mount) overlay(on string) (step string, err error) {
+	var names []string
+	for _, dir := range append([]string{m.From, m.Scratch}, m.Over...) {
+		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return dir, err
+		}
+		defer unix.Close(fd)
+		names = append(names, fmt.Sprintf("/proc/self/fd/%d", fd))
+	}
+	options := fmt.Sprintf("userxattr,upperdir=%s,workdir=%s,lowerdir=%s", names[0], names[1], strings.Join(names[2:], ":"))
+	if err := unix.Mount("overlay", on, "overlay", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		return "laying directories over each other", &OverlayError{err}
+	}
+	root, err := os.OpenRoot(on)
+	if err != nil {
+		return on, err
+	}
+	defer root.Close()
+	for _, name := range m.Remove {
+		if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return name, err
+		}
+	}
+	return "", nil
 }
 
 // protect makes a mount read-only if it is to be, and denies it set-user-ID programs. Flags that the host has set must be set again: in a user namespace they are locked.

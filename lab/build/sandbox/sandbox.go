@@ -29,7 +29,21 @@ type Mount struct {
 	From  string // on the host
 	To    string // in Root, where something of the same sort is already
 	Write bool
+
+	// With Over the directory From lies over these, the first one uppermost: what it does not have shows through, and they stay as they are whatever is written.
+	Over    []string
+	Scratch string   // an empty directory on From's file system, for the kernel's own use
+	Remove  []string // files below To that are not to show
 }
+
+// OverlayError tells that this machine does not lay directories over each other, or not these. Nothing was run.
+type OverlayError struct{ Err error }
+
+func (e *OverlayError) Error() string {
+	return fmt.Sprintf("directories cannot be laid over each other here: %v", e.Err)
+}
+
+func (e *OverlayError) Unwrap() error { return e.Err }
 
 // RefusedError tells that this machine does not allow the namespaces.
 type RefusedError struct {
@@ -65,6 +79,7 @@ type trouble struct {
 	Step    string
 	Errno   syscall.Errno
 	Refused bool // the machine's doing
+	Overlay bool // an OverlayError
 }
 
 // Run runs the program until it ends, and all that it started with it; the end of ctx, or of this process, ends them at once. A program that ran and failed is an
@@ -131,7 +146,10 @@ func (c Command) run(ctx context.Context, userNamespace bool) error {
 	}
 	var t trouble
 	if len(said) > 0 && json.Unmarshal(said, &t) == nil {
-		if t.Refused {
+		switch {
+		case t.Overlay:
+			return &OverlayError{Err: t.Errno}
+		case t.Refused:
 			return &RefusedError{Step: t.Step, Err: t.Errno, Way: wayOut(t.Errno)}
 		}
 		return fmt.Errorf("sandbox: %s: %w", t.Step, t.Errno)

@@ -213,3 +213,80 @@ func TestSandboxRefused(t *testing.T) {
 		}
 	}
 }
+
+// Directories that are laid over each other show what the upper ones have, and only the uppermost changes. Their names may have what separates a mount's options.
+func TestSandboxOverlay(t *testing.T) {
+	top := filepath.Join(t.TempDir(), `a,b:c\d e`)
+	put := func(name, text string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(top, name)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(top, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"low/both", "low/low", "low/dir/low", "low/removed", "low/dir/removed", "mid/both", "mid/mid", "mid/dir/mid", "up/dir/up"} {
+		put(name, name+"\n")
+	}
+	if err := os.Mkdir(filepath.Join(top, "scratch"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	in := func(name string) string { return filepath.Join(top, name) }
+	over := Mount{From: in("up"), To: "/work", Write: true, Over: []string{in("mid"), in("low")}, Scratch: in("scratch"), Remove: []string{"removed", "dir/removed", "never"}}
+	for _, tt := range []struct {
+		name, script, want string
+		write              bool
+	}{
+		{"what shows", "cat both low mid dir/low dir/mid dir/up; ls removed dir/removed 2>/dev/null", "mid/both\nlow/low\nmid/mid\nlow/dir/low\nmid/dir/mid\nup/dir/up\n", true},
+		{"what is written", "echo x >low; echo x >dir/mid; rm both; mv mid moved; cat low dir/mid moved; ls both mid 2>/dev/null", "x\nx\nmid/mid\n", true},
+		{"again", "cat low dir/mid moved", "x\nx\nmid/mid\n", true},
+		{"not to be written to", "(echo y >low) 2>/dev/null || cat low", "x\n", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := shell(t, tt.script)
+			m := over
+			m.Write = tt.write
+			c.Mounts = append(c.Mounts[:1:1], m)
+			var out bytes.Buffer
+			c.Output = &out
+			if err := c.Run(t.Context()); err != nil && !errors.As(err, new(*exec.ExitError)) {
+				t.Fatal(err)
+			}
+			if out.String() != tt.want {
+				t.Errorf("got %q, want %q", out.String(), tt.want)
+			}
+		})
+	}
+	for _, name := range []string{"low/both", "low/low", "low/dir/low", "low/removed", "low/dir/removed", "mid/both", "mid/mid", "mid/dir/mid", "up/dir/up"} {
+		if data, err := os.ReadFile(in(name)); err != nil || string(data) != name+"\n" {
+			t.Errorf("%s became %q, %v", name, data, err)
+		}
+	}
+	if data, err := os.ReadFile(in("up/low")); err != nil || string(data) != "x\n" {
+		t.Errorf("what was written is %q, %v", data, err)
+	}
+}
+
+// Where directories cannot be laid over each other that is told apart from all else, and nothing is run.
+func TestSandboxOverlayRefused(t *testing.T) {
+	c := shell(t, "echo ran")
+	var out bytes.Buffer
+	c.Output = &out
+	// The scratch directory on another file system than what is written to.
+	elsewhere, err := os.MkdirTemp("/dev/shm", "irqlab-test-")
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(elsewhere) })
+	work := c.Mounts[1].From
+	c.Mounts[1].Over, c.Mounts[1].Scratch = []string{t.TempDir()}, elsewhere
+	var overlay *OverlayError
+	if err := c.Run(t.Context()); !errors.As(err, &overlay) || errors.As(err, new(*RefusedError)) || out.Len() > 0 {
+		t.Errorf("got %v, %q", err, out.String())
+	}
+	c.Mounts[1].Scratch = filepath.Join(work, "none")
+	if err := c.Run(t.Context()); !errors.Is(err, syscall.ENOENT) || errors.As(err, &overlay) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -44,7 +44,8 @@ type Bisection struct {
 
 	g        *repository // the one of its own
 	lock     *flock.Flock
-	paths    []string
+	paths    []string // none: all but nothing
+	nothing  []string
 	touching []string          // commits of the range that change what lies in the paths
 	diverged bool              // the good end is not an ancestor of the bad one: git asks for where they part first
 	bases    []string          // where they part
@@ -54,12 +55,15 @@ type Bisection struct {
 }
 
 // NoRangeError tells why there is nothing to bisect between two commits.
-type NoRangeError struct{ Text string }
+type NoRangeError struct {
+	Text      string
+	Untouched bool // there are commits, and none changes what is looked at
+}
 
 func (e *NoRangeError) Error() string { return e.Text }
 
-// StartBisection prepares to bisect what the commits behind good and up to bad make of the paths, which are folders. nothing are folders and files whose changes matter to nobody.
-// Its errors are about the tree and the two names.
+// StartBisection prepares to bisect what the commits behind good and up to bad make of the paths, which are folders, or without paths of the whole tree. nothing are folders and files
+// whose changes matter to nobody. Its errors are about the tree and the two names.
 func StartBisection(ctx context.Context, dir, good, bad string, paths, nothing []string) (*Bisection, error) {
 	dir = home(dir)
 	b, err := startBisection(ctx, &repository{dir: dir, source: dir}, good, bad, paths, nothing)
@@ -73,7 +77,7 @@ func startBisection(ctx context.Context, user *repository, good, bad string, pat
 	if err := user.open(ctx); err != nil {
 		return nil, err
 	}
-	b := &Bisection{paths: paths, blobs: map[string]string{}}
+	b := &Bisection{paths: paths, nothing: nothing, blobs: map[string]string{}}
 	if b.Good.Name, err = user.commit(ctx, good); err != nil {
 		return nil, err
 	}
@@ -89,7 +93,7 @@ func startBisection(ctx context.Context, user *repository, good, bad string, pat
 			_ = b.Close()
 		}
 	}()
-	if err = b.measure(ctx, good, bad, nothing, cut); err != nil {
+	if err = b.measure(ctx, good, bad, cut); err != nil {
 		return nil, err
 	}
 	for _, c := range []*Commit{&b.Good, &b.Bad} {
@@ -150,7 +154,7 @@ func (b *Bisection) borrow(ctx context.Context, user *repository) (cut []string,
 }
 
 // measure counts the range's commits, and refuses one that is not there, or in which nothing is to be found.
-func (b *Bisection) measure(ctx context.Context, good, bad string, nothing, cut []string) error {
+func (b *Bisection) measure(ctx context.Context, good, bad string, cut []string) error {
 	good, bad = foreign.Line(good), foreign.Line(bad)
 	const deepen = "the clone is shallow: git fetch --unshallow, or --shallow-exclude a commit before it"
 	span := b.Good.Name + ".." + b.Bad.Name
@@ -162,9 +166,9 @@ func (b *Bisection) measure(ctx context.Context, good, bad string, nothing, cut 
 	b.diverged = !slices.Equal(b.bases, []string{b.Good.Name})
 	switch {
 	case b.diverged && b.g.shallow:
-		return &NoRangeError{fmt.Sprintf("%s is no ancestor of %s as far as this clone goes (%s)", good, bad, deepen)}
+		return &NoRangeError{Text: fmt.Sprintf("%s is no ancestor of %s as far as this clone goes (%s)", good, bad, deepen)}
 	case err != nil || len(b.bases) == 0:
-		return &NoRangeError{fmt.Sprintf("%s and %s have no commit in common", good, bad)}
+		return &NoRangeError{Text: fmt.Sprintf("%s and %s have no commit in common", good, bad)}
 	}
 	if b.Commits, err = b.count(ctx, span, "--"); err != nil {
 		return err
@@ -174,7 +178,7 @@ func (b *Bisection) measure(ctx context.Context, good, bad string, nothing, cut 
 		if b.Good.Name != b.Bad.Name {
 			text += ": the good one is the later of the two. What was mended in between is not looked for"
 		}
-		return &NoRangeError{text}
+		return &NoRangeError{Text: text}
 	}
 	if len(cut) > 0 {
 		roots, err := b.g.git(ctx, "rev-list", "--max-parents=0", span, "--")
@@ -182,23 +186,42 @@ func (b *Bisection) measure(ctx context.Context, good, bad string, nothing, cut 
 			return err
 		}
 		if slices.ContainsFunc(strings.Fields(roots), func(c string) bool { return slices.Contains(cut, c) }) {
-			return &NoRangeError{fmt.Sprintf("the commits between %s and %s are not all there (%s)", good, bad, deepen)}
+			return &NoRangeError{Text: fmt.Sprintf("the commits between %s and %s are not all there (%s)", good, bad, deepen)}
 		}
 	}
-	touching, err := b.g.git(ctx, append([]string{"rev-list", span, "--"}, b.paths...)...)
+	touching, err := b.g.git(ctx, append([]string{"rev-list", span, "--"}, b.pathspec()...)...)
 	if err != nil {
 		return err
 	}
 	b.touching = strings.Fields(touching)
 	if b.Touching = len(b.touching); b.Touching == 0 {
-		return &NoRangeError{fmt.Sprintf("no commit behind %s up to %s changes %s", good, bad, strings.Join(b.paths, " or "))}
+		what := strings.Join(b.paths, " or ")
+		if len(b.paths) == 0 {
+			what = "more than " + strings.Join(b.nothing, ", ")
+		}
+		return &NoRangeError{fmt.Sprintf("no commit behind %s up to %s changes %s", good, bad, what), true}
 	}
-	others := []string{"--full-history", "--no-merges", span, "--", ":(top)"}
-	for _, path := range slices.Concat(b.paths, nothing) {
-		others = append(others, ":(top,exclude,literal)"+path)
+	if len(b.paths) > 0 {
+		b.Elsewhere, err = b.count(ctx, append([]string{"--full-history", "--no-merges", span, "--"}, allBut(slices.Concat(b.paths, b.nothing))...)...)
 	}
-	b.Elsewhere, err = b.count(ctx, others...)
 	return err
+}
+
+// pathspec is what git is to look at.
+func (b *Bisection) pathspec() []string {
+	if len(b.paths) > 0 {
+		return b.paths
+	}
+	return allBut(b.nothing)
+}
+
+// allBut is the whole tree without some folders and files.
+func allBut(paths []string) []string {
+	all := []string{":(top)"}
+	for _, path := range paths {
+		all = append(all, ":(top,exclude,literal)"+path)
+	}
+	return all
 }
 
 func (b *Bisection) count(ctx context.Context, args ...string) (int, error) {
@@ -245,7 +268,7 @@ func (b *Bisection) Commit(ctx context.Context, name string) (Commit, error) {
 
 // Begin tells git of the ends.
 func (b *Bisection) Begin(ctx context.Context) error {
-	if _, err := b.g.git(ctx, append([]string{"bisect", "start", "--"}, b.paths...)...); err != nil {
+	if _, err := b.g.git(ctx, append([]string{"bisect", "start", "--"}, b.pathspec()...)...); err != nil {
 		return err
 	}
 	if err := b.Judge(ctx, b.Bad.Name, Bad); err != nil {
@@ -278,7 +301,7 @@ var leftPattern = regexp.MustCompile(`(?m)^Bisecting: (.*)$`)
 // Judge tells git what a commit is.
 func (b *Bisection) Judge(ctx context.Context, commit string, t Term) error {
 	if b.diverged && t == Bad && slices.Contains(b.bases, commit) {
-		return &NoRangeError{fmt.Sprintf("%.12s, where the two ends part, is bad: what is bad there was mended on the way to the good one, so that none of the range is the first", commit)}
+		return &NoRangeError{Text: fmt.Sprintf("%.12s, where the two ends part, is bad: what is bad there was mended on the way to the good one, so that none of the range is the first", commit)}
 	}
 	out, err := b.g.git(ctx, "bisect", string(t), commit)
 	if ctx.Err() != nil {

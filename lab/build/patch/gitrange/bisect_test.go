@@ -114,6 +114,55 @@ func TestBisection(t *testing.T) {
 	}
 }
 
+// Without paths the whole tree is bisected, but for what matters to nobody, and git does the same again from the log.
+func TestBisectionOfAll(t *testing.T) {
+	home := sandbox(t)
+	dir := filepath.Join(home, "tree")
+	commits := bells(t, dir)
+	b, err := StartBisection(t.Context(), dir, commits[1], "main", nil, []string{"doc", "README"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if b.Commits != 8 || b.Touching != 7 || b.Elsewhere != 0 {
+		t.Errorf("%d commits, %d to be judged, %d elsewhere", b.Commits, b.Touching, b.Elsewhere)
+	}
+	if err := b.Begin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		c, ok, err := b.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			break
+		}
+		term := Good
+		switch i := slices.Index(commits, c.Name); {
+		case i == 6:
+			t.Errorf("asked for documentation")
+		case i >= 4: // the commit of another file
+			term = Bad
+		}
+		if err := b.Judge(t.Context(), c.Name, term); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if first, _ := b.Found(); first != commits[4] {
+		t.Errorf("found %s, want %s", first, commits[4])
+	}
+	write(t, filepath.Join(home, "log"), b.Log())
+	git(t, dir, "bisect", "replay", filepath.Join(home, "log"))
+	if said := git(t, dir, "bisect", "log"); !strings.Contains(said, "# first bad commit: ["+commits[4]+"]") {
+		t.Errorf("git bisect replay: %s", said)
+	}
+	var none *NoRangeError
+	if _, err := StartBisection(t.Context(), dir, commits[5], commits[6], nil, []string{"doc", "README"}); !errors.As(err, &none) || !strings.Contains(err.Error(), "changes more than doc, README") {
+		t.Errorf("documentation alone: %v", err)
+	}
+}
+
 func TestBisectionRange(t *testing.T) {
 	home := sandbox(t)
 	dir := filepath.Join(home, "tree")

@@ -324,11 +324,16 @@ func (g *repository) patches(ctx context.Context, args ...string) (patch.Series,
 
 // run runs git and has read what it prints. Its error, if there is one, is git's.
 func (g *repository) run(ctx context.Context, args []string, read func(io.Reader) error) error {
+	return g.feed(ctx, args, nil, read)
+}
+
+// feed is run with something for git to read.
+func (g *repository) feed(ctx context.Context, args []string, in io.Reader, read func(io.Reader) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	c := g.command(ctx, args...)
 	var said tail
-	c.Stderr = &said
+	c.Stdin, c.Stderr = in, &said
 	out, err := c.StdoutPipe()
 	if err != nil {
 		return err
@@ -337,7 +342,7 @@ func (g *repository) run(ctx context.Context, args []string, read func(io.Reader
 		return err
 	}
 	readErr := read(out)
-	if readErr != nil {
+	if readErr != nil && !errors.Is(readErr, errEnded) {
 		stop() // it may have more to say than anybody reads
 		_ = c.Wait()
 		return readErr
@@ -348,8 +353,11 @@ func (g *repository) run(ctx context.Context, args []string, read func(io.Reader
 		}
 		return g.explain(string(said.b), err)
 	}
-	return nil
+	return readErr
 }
+
+// errEnded is what read says when git ended too early: git may say why.
+var errEnded = errors.New("git ends before its end")
 
 // explain says what git's error means for the user.
 func (g *repository) explain(said string, err error) error {
@@ -360,7 +368,7 @@ func (g *repository) explain(said string, err error) error {
 	case strings.Contains(said, "not a git repository"):
 		return errors.New("no git repository")
 	case strings.Contains(said, "missing blob"), strings.Contains(said, "unable to read"), strings.Contains(said, "promisor"), strings.Contains(said, "lazy fetch"):
-		return fmt.Errorf("the clone lacks objects that are needed, and nothing is fetched here: %s", lastLine(said))
+		return fmt.Errorf("the clone lacks objects that are needed, and nothing is fetched here: %s (git fetch --refetch --no-filter gets them)", lastLine(said))
 	case said == "":
 		return fmt.Errorf("git: %w", err)
 	}
