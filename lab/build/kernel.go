@@ -33,7 +33,7 @@ const (
 	maxKernel   = 8 << 30
 	kernelLimit = 60 * time.Minute
 
-	usualObjects = 1500 // files that are compiled for a kernel, until one was built
+	usualObjects = 1550 // files that are compiled for a kernel, until one was built
 )
 
 // BuiltKernel is a kernel that was built.
@@ -99,17 +99,20 @@ func (b *Builder) Kernel(ctx context.Context, t *Tree, changed map[string][]byte
 	if dir, ok := b.cache.Find(builtKind, w.key(true)); ok {
 		return built(dir, true)
 	}
-	root, release, err := b.hold(ctx, toolchainKind, t.parts.Toolchain)
+	release, err := b.cache.Hold(ctx, t.entry) // Tree has looked whether it is whole, which takes half a second
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	source, release, err := b.hold(ctx, wholeKind, t.parts.Source)
+	w.source = filepath.Join(t.entry, wholeDir)
+	if !isDir(w.source) {
+		return nil, fmt.Errorf("the source of %s is no longer in the cache: run it again", t.Name)
+	}
+	w.root, release, err = b.hold(ctx, toolchainKind, t.parts.Toolchain)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	w.root, w.source = root, filepath.Join(source, wholeDir)
 	base, err := w.base(ctx)
 	if err != nil {
 		return nil, err

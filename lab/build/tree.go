@@ -31,6 +31,7 @@ type Tree struct {
 	Commit   string   // of a git repository; "" if it is Debian's
 
 	parts wholeParts
+	entry string   // of the source
 	root  *os.Root // of the source; closed when nothing refers to it any more
 	git   *gitrange.Tree
 }
@@ -59,26 +60,22 @@ func (b *Builder) Tree(ctx context.Context, k images.Kernel, o KernelOptions) (*
 	}
 	t := &Tree{Name: "linux " + upstream(k.Version)}
 	memo := fmt.Sprintf("whole-%d-%d-%s", toolchainFormat, wholeFormat, kernelKey(k))
-	if k.Version == "" || !b.cache.Recall(memo, &t.parts) || !b.has(t.parts) {
+	if k.Version == "" || !b.cache.Recall(memo, &t.parts) || !b.openTree(t) {
 		if t.parts, err = b.gatherWhole(ctx, k); err != nil {
 			return nil, err
+		}
+		if !b.openTree(t) {
+			return nil, fmt.Errorf("source of %s: it went from the cache while it was being made", t.Name)
 		}
 		if err := b.cache.Remember(memo, t.parts); err != nil {
 			return nil, err
 		}
 	}
-	if t.parts.Origin == upstreamOrigin(k) {
+	if t.Origin == upstreamOrigin(k) {
 		t.Notes = append(t.Notes, "built from upstream's source: Debian's own patches are no longer served")
 	}
 	t.parts.configure("", debug)
-	return t, b.openTree(t)
-}
-
-// has tells whether all entries of a tree are there.
-func (b *Builder) has(p wholeParts) bool {
-	_, tools := b.cache.Find(toolchainKind, p.Toolchain)
-	_, source := b.cache.Find(wholeKind, p.Source)
-	return tools && source
+	return t, nil
 }
 
 // configure sets what distinguishes the releases of kernels that are built of one source.
@@ -93,15 +90,15 @@ func (p *wholeParts) configure(commit string, debug []string) {
 	p.Debug = debug
 }
 
-func (b *Builder) openTree(t *Tree) error {
+// openTree opens a tree of entries that are there; false if one is not.
+func (b *Builder) openTree(t *Tree) bool {
 	dir, ok := b.cache.Find(wholeKind, t.parts.Source)
-	if !ok {
-		return fmt.Errorf("source of %s: it went from the cache while it was being made", t.Name)
+	if _, tools := b.cache.Find(toolchainKind, t.parts.Toolchain); !ok || !tools {
+		return false
 	}
-	t.Origin, t.Compiler = t.parts.Origin, t.parts.Compiler+" of "+t.parts.Suite
-	var err error
-	t.root, err = os.OpenRoot(filepath.Join(dir, wholeDir))
-	return err
+	root, err := os.OpenRoot(filepath.Join(dir, wholeDir))
+	t.Origin, t.Compiler, t.entry, t.root = t.parts.Origin, t.parts.Compiler+" of "+t.parts.Suite, dir, root
+	return err == nil
 }
 
 // gatherWhole makes all that a tree of one of Debian's kernels consists of.
@@ -141,6 +138,15 @@ func (b *Builder) GitTree(ctx context.Context, dir, rev string, o KernelOptions)
 	if err != nil {
 		return nil, err
 	}
+	files, err := c.Files(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"Makefile", "Kconfig", "arch/x86/Makefile"} {
+		if !slices.ContainsFunc(files, func(f gitrange.File) bool { return f.Name == name }) {
+			return nil, fmt.Errorf("%s at %s: no source of a kernel: it has no %s", dir, rev, name)
+		}
+	}
 	p := wholeParts{Compiler: gitCompiler, Suite: gitSuite, Source: fmt.Sprintf("git-%s-%d", c.ID, wholeFormat), Origin: "commit " + c.Commit + " of " + dir}
 	memo := fmt.Sprintf("toolchain-%d-%s-%s", toolchainFormat, p.Suite, p.Compiler) // asking apt takes seconds
 	b.cache.Recall(memo, &p.Toolchain)
@@ -167,13 +173,8 @@ func (b *Builder) GitTree(ctx context.Context, dir, rev string, o KernelOptions)
 	}
 	t := &Tree{Name: "linux at " + c.Commit[:min(12, len(c.Commit))], Commit: c.Commit, parts: p, git: c}
 	t.parts.configure(c.Commit, debug)
-	if err := b.openTree(t); err != nil {
-		return nil, err
-	}
-	for _, name := range []string{"Makefile", "Kconfig", "arch/x86/Makefile"} {
-		if _, err := t.root.Lstat(name); err != nil {
-			return nil, fmt.Errorf("%s at %s: no source of a kernel: it has no %s", dir, rev, name)
-		}
+	if !b.openTree(t) {
+		return nil, fmt.Errorf("source of %s: it went from the cache while it was being made", t.Name)
 	}
 	return t, nil
 }

