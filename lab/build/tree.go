@@ -33,7 +33,6 @@ type Tree struct {
 	parts wholeParts
 	entry string   // of the source
 	root  *os.Root // of the source; closed when nothing refers to it any more
-	git   *gitrange.Tree
 }
 
 // wholeParts are the entries that a tree consists of, and how it is configured.
@@ -171,60 +170,12 @@ func (b *Builder) GitTree(ctx context.Context, dir, rev string, o KernelOptions)
 	}); err != nil {
 		return nil, err
 	}
-	t := &Tree{Name: "linux at " + c.Commit[:min(12, len(c.Commit))], Commit: c.Commit, parts: p, git: c}
+	t := &Tree{Name: "linux at " + c.Commit[:min(12, len(c.Commit))], Commit: c.Commit, parts: p}
 	t.parts.configure(c.Commit, debug)
 	if !b.openTree(t) {
 		return nil, fmt.Errorf("source of %s: it went from the cache while it was being made", t.Name)
 	}
 	return t, nil
-}
-
-// maxApart is how many files two commits may have otherwise for one to be built from the other's objects: with more, little would be saved.
-const maxApart = 20000
-
-// GitChange are the files that another commit of the repository has otherwise than a tree that GitTree made, for Kernel to build it from this one's objects.
-func (b *Builder) GitChange(ctx context.Context, t *Tree, rev string) (changed map[string][]byte, commit string, err error) {
-	if t.git == nil {
-		return nil, "", fmt.Errorf("%s is no commit of a git repository", t.Name)
-	}
-	other, err := t.git.Other(ctx, rev)
-	if err != nil {
-		return nil, "", err
-	}
-	was, err := t.git.Files(ctx)
-	if err != nil {
-		return nil, "", err
-	}
-	is, err := other.Files(ctx)
-	if err != nil {
-		return nil, "", err
-	}
-	changed = map[string][]byte{}
-	had := map[string]gitrange.File{}
-	for _, f := range was {
-		had[f.Name] = f
-		changed[f.Name] = nil
-	}
-	var differ []gitrange.File
-	for _, f := range is {
-		delete(changed, f.Name)
-		if had[f.Name] != f {
-			differ = append(differ, f)
-		}
-	}
-	if len(changed)+len(differ) > maxApart {
-		return nil, "", fmt.Errorf("%s and %s differ in %d files, so one is not built from the other", t.Name, other.Commit, len(changed)+len(differ))
-	}
-	for _, f := range differ {
-		if f.Link || had[f.Name].Link {
-			return nil, "", fmt.Errorf("%s changes the symbolic link %s, so it is not built from %s", other.Commit, f.Name, t.Name)
-		}
-	}
-	err = other.Read(ctx, differ, func(f gitrange.File, _, _ int, r io.Reader) (err error) {
-		changed[f.Name], err = io.ReadAll(r)
-		return err
-	})
-	return changed, other.Commit, err
 }
 
 const (
