@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -262,6 +264,22 @@ func TestTryCheckWhole(t *testing.T) {
 	}
 	gitIn(t, tree, "add", "-A")
 	gitIn(t, tree, "commit", "-q", "-m", "a bell")
+	id := gitIn(t, tree, "rev-parse", "HEAD^{tree}")
+	t.Cleanup(func() { // its source goes from the cache
+		cache, err := images.OpenCache("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		entries, err := cache.Entries(context.Background())
+		for _, e := range entries {
+			if strings.Contains(e.Name, id) {
+				err = errors.Join(err, cache.Remove(context.Background(), e.Kind, e.Name))
+			}
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
 	for name, tc := range map[string]struct {
 		hunk   string
 		status int
