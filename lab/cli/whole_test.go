@@ -47,7 +47,19 @@ func tried(t *testing.T, args ...string) (status int, trial try.Trial) {
 		t.Fatalf("status %d, %v: %s%s", status, err, out, msg)
 	}
 	t.Log(msg)
+	if k := trial.Kernels; k != nil && !k.With.Cached {
+		scrap(t, k.With.Path)
+	}
 	return status, trial
+}
+
+// scrap takes a kernel that was built for the test out of the cache.
+func scrap(t *testing.T, path string) {
+	t.Cleanup(func() {
+		if err := os.RemoveAll(path); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 const (
@@ -177,6 +189,9 @@ func TestBisectWhole(t *testing.T) {
 	}
 	for _, s := range found.Steps {
 		t.Logf("%s %s %s: %.0f s, %.0f s", s.Verdict, s.Name[:12], s.Subject, s.Seconds.Build, s.Seconds.Cases)
+		if s.Kernel != "" && s.Name != commits[0] {
+			scrap(t, s.Kernel)
+		}
 		if (s.Verdict == gitrange.Skip) != (s.Name == commits[4]) {
 			t.Errorf("%s: %s %q", s.Subject, s.Verdict, s.Reasons)
 		}
