@@ -187,8 +187,11 @@ func (c *Cache) debianKernel(ctx context.Context, spec, want string, p Progress)
 
 // kernelError names the SPEC unless the error does it already.
 func kernelError(spec string, err error) error {
-	if strings.HasPrefix(err.Error(), "kernel "+spec) {
+	switch text := err.Error(); {
+	case strings.HasPrefix(text, "kernel "+spec):
 		return err
+	case strings.HasPrefix(text, spec+": "):
+		return fmt.Errorf("kernel %w", err)
 	}
 	return fmt.Errorf("kernel %s: %w", spec, err)
 }

@@ -61,6 +61,7 @@ func TestBuiltKernel(t *testing.T) {
 		"nothing was built": {built("", nil), "git:linux@v7.2", "a commit's kernel has to be built"},
 		"built":             {built("/no/such/built", nil), "git:linux@v7.2", "kernel git:linux@v7.2: stat /no/such/built"},
 		"does not build":    {built("", broken), "git:linux@v7.2", "kernel git:linux@v7.2: it does not build"},
+		"named already":     {built("", errors.New("git:linux@v7.2: no such commit")), "git:linux@v7.2", "kernel git:linux@v7.2: no such commit"},
 		"a path":            {built("", nil), "/no/such/tree", "stat /no/such/tree"},
 		"a tree":            {built("", broken), "/no/such/tree", "kernel /no/such/tree: it does not build"},
 	} {

@@ -20,6 +20,8 @@ var (
 	// "FILE:LINE: *** TEXT.  Stop." and "make[2]: *** [RULE] Error 1", of make.
 	makeError = regexp.MustCompile(`^(?:make(?:\[\d+\])?|([^\s:][^:]*):(\d+)): \*\*\* (.+)$`)
 	modpost   = regexp.MustCompile(`^(WARNING|ERROR): modpost: (.+)$`)
+	// "OBJECT: in function 'F':" of the linker, and then for each of its faults "FILE:(SECTION+OFFSET): TEXT".
+	linkFault = regexp.MustCompile(`^\S+:\(\S+\): ((?:undefined reference to|multiple definition of) .+)$`)
 	linker    = regexp.MustCompile(`^(?:/usr/bin/)?(?:\S*-)?ld: (.+)$`)
 )
 
@@ -37,6 +39,7 @@ func diagnose(output, module, tree string, isFile func(string) bool) said {
 		return inKernel(file, module, tree, isFile), n
 	}
 	seen := map[string]bool{}
+	where := "" // of the linker's next faults
 	for line := range strings.Lines(output) {
 		line = printable(strings.TrimRight(line, "\r\n"))
 		if len(s.warnings)+len(s.errors)+len(s.fallback) >= maxSaid || seen[line] {
@@ -56,6 +59,10 @@ func diagnose(output, module, tree string, isFile func(string) bool) said {
 			} else {
 				s.errors = append(s.errors, Diagnostic{Text: "modpost: " + m[2]})
 			}
+		} else if m := linkFault.FindStringSubmatch(line); m != nil {
+			s.errors = append(s.errors, Diagnostic{Text: "ld: " + where + m[1]})
+		} else if m := linker.FindStringSubmatch(line); m != nil && strings.HasSuffix(m[1], ":") {
+			where = m[1] + " "
 		} else if m := linker.FindStringSubmatch(line); m != nil {
 			s.errors = append(s.errors, Diagnostic{Text: "ld: " + m[1]})
 		} else if m := makeError.FindStringSubmatch(line); m != nil {

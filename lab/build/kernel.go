@@ -19,8 +19,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"irqlab/lab/build/sandbox"
 )
 
 const (
@@ -33,7 +31,7 @@ const (
 	maxKernel   = 8 << 30
 	kernelLimit = 60 * time.Minute
 
-	usualObjects = 1500 // files that are compiled for a kernel, until one was built
+	usualObjects = 1550 // files that are compiled for a kernel, until one was built
 )
 
 // BuiltKernel is a kernel that was built.
@@ -99,17 +97,20 @@ func (b *Builder) Kernel(ctx context.Context, t *Tree, changed map[string][]byte
 	if dir, ok := b.cache.Find(builtKind, w.key(true)); ok {
 		return built(dir, true)
 	}
-	root, release, err := b.hold(ctx, toolchainKind, t.parts.Toolchain)
+	release, err := b.cache.Hold(ctx, t.entry) // Tree has looked whether it is whole, which takes half a second
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	source, release, err := b.hold(ctx, wholeKind, t.parts.Source)
+	w.source = filepath.Join(t.entry, wholeDir)
+	if !isDir(w.source) {
+		return nil, fmt.Errorf("the source of %s is no longer in the cache: run it again", t.Name)
+	}
+	w.root, release, err = b.hold(ctx, toolchainKind, t.parts.Toolchain)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	w.root, w.source = root, filepath.Join(source, wholeDir)
 	base, err := w.base(ctx)
 	if err != nil {
 		return nil, err
@@ -177,130 +178,6 @@ func wholeWords(compiler string) []string {
 // words are make's for some targets.
 func (w *whole) words(targets ...string) []string {
 	return slices.Concat([]string{"-C", "/build"}, wholeWords(w.t.parts.Compiler), targets)
-}
-
-// place is where a kernel is built: a directory that is written to, over those that show through.
-type place struct {
-	b       *Builder
-	root    string // of the toolchain
-	upper   string
-	scratch string   // beside it
-	lower   []string // uppermost first
-	removed []string
-	copied  bool // lower directories cannot be laid under it, so upper has all that they have
-}
-
-// run runs make there.
-func (p *place) run(ctx context.Context, r *run) error {
-	r.root, r.work, r.most, r.limit = p.root, p.upper, maxKernel, kernelLimit
-	if !p.copied {
-		if err := os.MkdirAll(p.scratch, 0o700); err != nil {
-			return err
-		}
-		r.mounts = []sandbox.Mount{{From: p.upper, To: "/build", Write: true, Over: p.lower, Scratch: p.scratch, Remove: p.removed}}
-		err := p.b.run(ctx, r)
-		if e := os.RemoveAll(p.scratch); err == nil {
-			err = e
-		}
-		if !errors.As(err, new(*sandbox.OverlayError)) {
-			return err
-		}
-		if err := p.copy(ctx); err != nil {
-			return err
-		}
-	}
-	r.mounts = []sandbox.Mount{{From: p.upper, To: "/build", Write: true}}
-	return p.b.run(ctx, r)
-}
-
-// copy is for machines that do not lay directories over each other.
-func (p *place) copy(ctx context.Context) error {
-	if err := p.b.cache.NeedSpace(roomWhole + roomBase); err != nil {
-		return err
-	}
-	p.b.progress("copying the kernel's source, since this machine does not let it be laid under a build", 0, 0)
-	p.copied = true
-	for _, dir := range p.lower {
-		if err := fillIn(ctx, p.upper, dir); err != nil {
-			return err
-		}
-	}
-	root, err := os.OpenRoot(p.upper)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	for _, name := range p.removed {
-		if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
-}
-
-// fillIn copies what is not there yet, with the times of files: make tells by these what is up to date.
-func fillIn(ctx context.Context, to, from string) error {
-	return filepath.WalkDir(from, func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if err := context.Cause(ctx); err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(from, name)
-		if err != nil {
-			return err
-		}
-		target := filepath.Join(to, rel)
-		if d.IsDir() {
-			return os.MkdirAll(target, 0o700)
-		}
-		if _, err := os.Lstat(target); err == nil {
-			return nil
-		}
-		switch {
-		case d.Type() == fs.ModeSymlink:
-			link, err := os.Readlink(name)
-			if err != nil {
-				return err
-			}
-			return os.Symlink(link, target)
-		case d.Type().IsRegular():
-			return copyFile(target, name)
-		}
-		return nil
-	})
-}
-
-// own leaves only what the build itself has made: what was copied there goes.
-func (p *place) own() error {
-	if !p.copied {
-		return nil
-	}
-	for _, dir := range p.lower {
-		err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
-				return err
-			}
-			rel, err := filepath.Rel(dir, name)
-			if err != nil {
-				return err
-			}
-			was, err := d.Info()
-			if err != nil {
-				return err
-			}
-			target := filepath.Join(p.upper, rel)
-			if is, err := os.Lstat(target); err == nil && is.Mode() == was.Mode() && is.Size() == was.Size() && (is.Mode()&fs.ModeSymlink != 0 || is.ModTime().Equal(was.ModTime())) {
-				return os.Remove(target)
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // base returns the entry with the objects of the unchanged kernel, building it if need be.

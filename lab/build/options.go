@@ -20,7 +20,7 @@ var smallConfig string
 
 // debugSets are what each name of DebugOptions sets.
 var debugSets = map[string][]string{
-	"kasan":        {"KASAN=y", "KASAN_GENERIC=y", "KASAN_OUTLINE=y", "STACKTRACE=y"},
+	"kasan":        {"KASAN=y", "KASAN_GENERIC=y", "KASAN_OUTLINE=y", "KASAN_VMALLOC=y", "STACKTRACE=y"},
 	"kcsan":        {"KCSAN=y"},
 	"ubsan":        {"UBSAN=y", "UBSAN_BOUNDS=y", "UBSAN_SHIFT=y"},
 	"lockdep":      {"PROVE_LOCKING=y", "DEBUG_ATOMIC_SLEEP=y"},

@@ -31,8 +31,8 @@ type Tree struct {
 	Commit   string   // of a git repository; "" if it is Debian's
 
 	parts wholeParts
+	entry string   // of the source
 	root  *os.Root // of the source; closed when nothing refers to it any more
-	git   *gitrange.Tree
 }
 
 // wholeParts are the entries that a tree consists of, and how it is configured.
@@ -59,26 +59,22 @@ func (b *Builder) Tree(ctx context.Context, k images.Kernel, o KernelOptions) (*
 	}
 	t := &Tree{Name: "linux " + upstream(k.Version)}
 	memo := fmt.Sprintf("whole-%d-%d-%s", toolchainFormat, wholeFormat, kernelKey(k))
-	if k.Version == "" || !b.cache.Recall(memo, &t.parts) || !b.has(t.parts) {
+	if k.Version == "" || !b.cache.Recall(memo, &t.parts) || !b.openTree(t) {
 		if t.parts, err = b.gatherWhole(ctx, k); err != nil {
 			return nil, err
+		}
+		if !b.openTree(t) {
+			return nil, fmt.Errorf("source of %s: it went from the cache while it was being made", t.Name)
 		}
 		if err := b.cache.Remember(memo, t.parts); err != nil {
 			return nil, err
 		}
 	}
-	if t.parts.Origin == upstreamOrigin(k) {
+	if t.Origin == upstreamOrigin(k) {
 		t.Notes = append(t.Notes, "built from upstream's source: Debian's own patches are no longer served")
 	}
 	t.parts.configure("", debug)
-	return t, b.openTree(t)
-}
-
-// has tells whether all entries of a tree are there.
-func (b *Builder) has(p wholeParts) bool {
-	_, tools := b.cache.Find(toolchainKind, p.Toolchain)
-	_, source := b.cache.Find(wholeKind, p.Source)
-	return tools && source
+	return t, nil
 }
 
 // configure sets what distinguishes the releases of kernels that are built of one source.
@@ -93,15 +89,15 @@ func (p *wholeParts) configure(commit string, debug []string) {
 	p.Debug = debug
 }
 
-func (b *Builder) openTree(t *Tree) error {
+// openTree opens a tree of entries that are there; false if one is not.
+func (b *Builder) openTree(t *Tree) bool {
 	dir, ok := b.cache.Find(wholeKind, t.parts.Source)
-	if !ok {
-		return fmt.Errorf("source of %s: it went from the cache while it was being made", t.Name)
+	if _, tools := b.cache.Find(toolchainKind, t.parts.Toolchain); !ok || !tools {
+		return false
 	}
-	t.Origin, t.Compiler = t.parts.Origin, t.parts.Compiler+" of "+t.parts.Suite
-	var err error
-	t.root, err = os.OpenRoot(filepath.Join(dir, wholeDir))
-	return err
+	root, err := os.OpenRoot(filepath.Join(dir, wholeDir))
+	t.Origin, t.Compiler, t.entry, t.root = t.parts.Origin, t.parts.Compiler+" of "+t.parts.Suite, dir, root
+	return err == nil
 }
 
 // gatherWhole makes all that a tree of one of Debian's kernels consists of.
@@ -141,6 +137,15 @@ func (b *Builder) GitTree(ctx context.Context, dir, rev string, o KernelOptions)
 	if err != nil {
 		return nil, err
 	}
+	files, err := c.Files(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"Makefile", "Kconfig", "arch/x86/Makefile"} {
+		if !slices.ContainsFunc(files, func(f gitrange.File) bool { return f.Name == name }) {
+			return nil, fmt.Errorf("%s at %s: no source of a kernel: it has no %s", dir, rev, name)
+		}
+	}
 	p := wholeParts{Compiler: gitCompiler, Suite: gitSuite, Source: fmt.Sprintf("git-%s-%d", c.ID, wholeFormat), Origin: "commit " + c.Commit + " of " + dir}
 	memo := fmt.Sprintf("toolchain-%d-%s-%s", toolchainFormat, p.Suite, p.Compiler) // asking apt takes seconds
 	b.cache.Recall(memo, &p.Toolchain)
@@ -165,65 +170,12 @@ func (b *Builder) GitTree(ctx context.Context, dir, rev string, o KernelOptions)
 	}); err != nil {
 		return nil, err
 	}
-	t := &Tree{Name: "linux at " + c.Commit[:min(12, len(c.Commit))], Commit: c.Commit, parts: p, git: c}
+	t := &Tree{Name: "linux at " + c.Commit[:min(12, len(c.Commit))], Commit: c.Commit, parts: p}
 	t.parts.configure(c.Commit, debug)
-	if err := b.openTree(t); err != nil {
-		return nil, err
-	}
-	for _, name := range []string{"Makefile", "Kconfig", "arch/x86/Makefile"} {
-		if _, err := t.root.Lstat(name); err != nil {
-			return nil, fmt.Errorf("%s at %s: no source of a kernel: it has no %s", dir, rev, name)
-		}
+	if !b.openTree(t) {
+		return nil, fmt.Errorf("source of %s: it went from the cache while it was being made", t.Name)
 	}
 	return t, nil
-}
-
-// maxApart is how many files two commits may have otherwise for one to be built from the other's objects: with more, little would be saved.
-const maxApart = 20000
-
-// GitChange are the files that another commit of the repository has otherwise than a tree that GitTree made, for Kernel to build it from this one's objects.
-func (b *Builder) GitChange(ctx context.Context, t *Tree, rev string) (changed map[string][]byte, commit string, err error) {
-	if t.git == nil {
-		return nil, "", fmt.Errorf("%s is no commit of a git repository", t.Name)
-	}
-	other, err := t.git.Other(ctx, rev)
-	if err != nil {
-		return nil, "", err
-	}
-	was, err := t.git.Files(ctx)
-	if err != nil {
-		return nil, "", err
-	}
-	is, err := other.Files(ctx)
-	if err != nil {
-		return nil, "", err
-	}
-	changed = map[string][]byte{}
-	had := map[string]gitrange.File{}
-	for _, f := range was {
-		had[f.Name] = f
-		changed[f.Name] = nil
-	}
-	var differ []gitrange.File
-	for _, f := range is {
-		delete(changed, f.Name)
-		if had[f.Name] != f {
-			differ = append(differ, f)
-		}
-	}
-	if len(changed)+len(differ) > maxApart {
-		return nil, "", fmt.Errorf("%s and %s differ in %d files, so one is not built from the other", t.Name, other.Commit, len(changed)+len(differ))
-	}
-	for _, f := range differ {
-		if f.Link || had[f.Name].Link {
-			return nil, "", fmt.Errorf("%s changes the symbolic link %s, so it is not built from %s", other.Commit, f.Name, t.Name)
-		}
-	}
-	err = other.Read(ctx, differ, func(f gitrange.File, _, _ int, r io.Reader) (err error) {
-		changed[f.Name], err = io.ReadAll(r)
-		return err
-	})
-	return changed, other.Commit, err
 }
 
 const (

@@ -2,6 +2,7 @@ package build
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -65,7 +66,7 @@ func testWholeKernel(t *testing.T, spec, program string) {
 		t.Logf("%.1f s: %d files compiled, %v", time.Since(began).Seconds(), built.Compiled, built.Notes)
 		if len(changed) > 0 {
 			t.Cleanup(func() {
-				if err := cache.Remove(t.Context(), builtKind, filepath.Base(built.Path)); err != nil && t.Context().Err() == nil {
+				if err := cache.Remove(context.Background(), builtKind, filepath.Base(built.Path)); err != nil {
 					t.Error(err)
 				}
 			})
@@ -77,8 +78,12 @@ func testWholeKernel(t *testing.T, spec, program string) {
 		return built, nil
 	}
 	run := func(t *testing.T, k *BuiltKernel) {
-		out, err := exec.Command(program, "run", "low-vcpu", "low-vcpu-driver", "--kernel", k.Path).CombinedOutput()
-		if err != nil {
+		if out, err := exec.Command(program, "run", "low-vcpu", "--kernel", k.Path).CombinedOutput(); err != nil {
+			t.Errorf("irqlab run: %v\n%s", err, out)
+		}
+		// Whether the kernel's own driver spreads well is the kernel's business; that it was judged is ours.
+		out, err := exec.Command(program, "run", "low-vcpu-driver", "--kernel", k.Path).CombinedOutput()
+		if exit := new(exec.ExitError); err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
 			t.Errorf("irqlab run: %v\n%s", err, out)
 		}
 	}

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -217,7 +219,7 @@ func TestTryInput(t *testing.T) {
 		{"try mana.diff --shape cores=0", ExitUsage, "--shape"},
 		{"try mana.diff --kernel debian:seven", ExitUsage, "starts with a digit"},
 		{"try kernel.diff --kernel debian:seven", ExitUsage, "starts with a digit"},
-		{"try kernel.diff --case nvme-node-9", ExitUsage, "nvme-node-0"},
+		{"try kernel.diff --case nieghbour", ExitUsage, `did you mean "neighbour"`},
 		{"try mana.diff --debug lokdep", ExitUsage, "debugobjects, kasan"},
 		{"try mana.diff --debug kasan,kcsan", ExitUsage, "together with kasan"},
 		{"try mana.diff --kernel git:no-such@HEAD", ExitUsage, "no such folder"},
@@ -262,6 +264,22 @@ func TestTryCheckWhole(t *testing.T) {
 	}
 	gitIn(t, tree, "add", "-A")
 	gitIn(t, tree, "commit", "-q", "-m", "a bell")
+	id := gitIn(t, tree, "rev-parse", "HEAD^{tree}")
+	t.Cleanup(func() { // its source goes from the cache
+		cache, err := images.OpenCache("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		entries, err := cache.Entries(context.Background())
+		for _, e := range entries {
+			if strings.Contains(e.Name, id) {
+				err = errors.Join(err, cache.Remove(context.Background(), e.Kind, e.Name))
+			}
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
 	for name, tc := range map[string]struct {
 		hunk   string
 		status int

@@ -40,11 +40,6 @@ func OpenTree(ctx context.Context, dir, rev string) (*Tree, error) {
 	return t, err
 }
 
-// Other finds another commit in the same repository.
-func (t *Tree) Other(ctx context.Context, rev string) (*Tree, error) {
-	return OpenTree(ctx, t.g.dir, rev)
-}
-
 func (g *repository) openTree(ctx context.Context, rev string) (*Tree, error) {
 	if err := g.open(ctx); err != nil {
 		return nil, err

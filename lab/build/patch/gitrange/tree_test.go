@@ -89,9 +89,6 @@ func TestTree(t *testing.T) {
 	if errA != nil || errB != nil || a.ID != b.ID || a.Commit != b.Commit || a.ID == a.Commit {
 		t.Errorf("%+v %v, %+v %v", a, errA, b, errB)
 	}
-	if c, err := a.Other(t.Context(), "HEAD~1"); err != nil || c.ID == a.ID {
-		t.Errorf("%+v, %v", c, err)
-	}
 }
 
 // A clone that lacks files says so, and how to get them.
