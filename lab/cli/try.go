@@ -104,7 +104,7 @@ PATCH is a mail, a mailbox or a series (b4, git format-patch), a diff, a page sa
 git:DIR@A..B for commits. Several are applied in order. What does not apply is shown hunk by hunk, with the text that stands there; fuzz is always told.
 
 The usual cases place the driver's vectors on 2 to 8 CPUs, with and without SMT, on two nodes, beside a neighbour and with CPUs offline (irqlab run ` + try.Scenario + ` runs them for any
-driver). --scenario, --case and --all choose others; with another machine (--shape, …) the scenario is ` + try.AnyMachine + `. Shipped scenarios hold each version of the driver to what it is known for:
+driver); with whole kernels, unless only the driver is changed, ` + try.ManagedIRQs + ` comes beside, whose disks' interrupts the kernel itself places. --scenario, --case and --all choose others; with another machine (--shape, …) the scenario is ` + try.AnyMachine + `. Shipped scenarios hold each version of the driver to what it is known for:
 here they only ask what any version owes.
 
 A kernel whose source the archive does not serve is told so (125), and so are changed files that the small configuration does not compile: what they do is not seen.
@@ -196,7 +196,7 @@ func (t *trying) run(ctx context.Context, args []string) error {
 	t.whole = t.whole || len(t.debug) > 0 || len(touched.Beyond) > 0 || isCommit(t.kernel)
 	var cases []scenarios.Case
 	if !t.check {
-		if cases, err = t.plan(ctx); err != nil {
+		if cases, err = t.plan(ctx, touched); err != nil {
 			return err
 		}
 	}
@@ -225,7 +225,7 @@ func (t *trying) describe(series patch.Series) {
 }
 
 // plan lists the cases. Its errors are of usage.
-func (t *trying) plan(ctx context.Context) ([]scenarios.Case, error) {
+func (t *trying) plan(ctx context.Context, touched try.Touched) ([]scenarios.Case, error) {
 	f := t.scenarioFlags
 	f.kernels, f.unnamed = []string{t.kernel}, t.whole
 	choice := t.choice
@@ -234,7 +234,7 @@ func (t *trying) plan(ctx context.Context) ([]scenarios.Case, error) {
 		choice.Scenarios = []string{try.AnyMachine}
 		f.anyMachine()
 	}
-	names, chosen := choice.Names()
+	names, chosen := choice.Names(touched)
 	f.cases = chosen
 	return f.planDriver(ctx, names, "a patch to it would change nothing", t.whole, t.s)
 }

@@ -219,7 +219,7 @@ func TestTryInput(t *testing.T) {
 		{"try mana.diff --shape cores=0", ExitUsage, "--shape"},
 		{"try mana.diff --kernel debian:seven", ExitUsage, "starts with a digit"},
 		{"try kernel.diff --kernel debian:seven", ExitUsage, "starts with a digit"},
-		{"try kernel.diff --case nieghbour", ExitUsage, `did you mean "neighbour"`},
+		{"try kernel.diff --case nvme-node-9", ExitUsage, "nvme-node-0"},
 		{"try mana.diff --debug lokdep", ExitUsage, "debugobjects, kasan"},
 		{"try mana.diff --debug kasan,kcsan", ExitUsage, "together with kasan"},
 		{"try mana.diff --kernel git:no-such@HEAD", ExitUsage, "no such folder"},

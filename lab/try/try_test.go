@@ -224,7 +224,7 @@ func TestTouch(t *testing.T) {
 // plan lists what a choice asks of a kernel.
 func plan(t *testing.T, c Choice, kernel string) []scenarios.Case {
 	t.Helper()
-	names, chosen := c.Names()
+	names, chosen := c.Names(Touched{})
 	var cases []scenarios.Case
 	for _, name := range names {
 		sc, err := scenarios.Get(name)
@@ -299,18 +299,35 @@ func TestAllCases(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
+	own := Touched{Own: []string{ModuleDir + "/mana_en.c"}}
+	genirq := Touched{Beyond: []string{"kernel/irq/matrix.c"}}
+	disk := Touched{Beyond: []string{"drivers/nvme/host/pci.c", "block/blk-mq.c"}}
+	all, both, few := strings.Join(usual, " "), Scenario+" "+ManagedIRQs, strings.Join(managed, " ")
 	for _, tc := range []struct {
 		c            Choice
+		of           Touched
 		names, cases string
 	}{
-		{Choice{}, Scenario, strings.Join(usual, " ")},
-		{Choice{Cases: []string{"leaves"}}, Scenario, "leaves"},
-		{Choice{Scenarios: []string{"spread"}}, "spread", ""},
-		{Choice{Scenarios: []string{"spread"}, Cases: []string{"a"}}, "spread", "a"},
+		{Choice{}, own, Scenario, all},
+		{Choice{}, genirq, both, all + " " + few},
+		{Choice{}, disk, both, besideDisk + " " + few},
+		{Choice{}, Touched{Own: own.Own, Beyond: disk.Beyond}, both, all + " " + few},
+		{Choice{}, Touched{Beyond: append(slices.Clone(disk.Beyond), "drivers/nvmem/core.c")}, both, all + " " + few},
+		{Choice{Cases: []string{"leaves"}}, own, Scenario, "leaves"},
+		{Choice{Cases: []string{"leaves"}}, disk, both, "leaves"},
+		{Choice{Scenarios: []string{"spread"}}, own, "spread", ""},
+		{Choice{Scenarios: []string{"spread"}}, genirq, "spread", ""},
+		{Choice{Scenarios: []string{"spread"}, Cases: []string{"a"}}, own, "spread", "a"},
 	} {
-		names, cases := tc.c.Names()
+		names, cases := tc.c.Names(tc.of)
 		if strings.Join(names, " ") != tc.names || strings.Join(cases, " ") != tc.cases {
-			t.Errorf("%+v: %q, %q; want %q, %q", tc.c, names, cases, tc.names, tc.cases)
+			t.Errorf("%+v of %+v: %q, %q; want %q, %q", tc.c, tc.of, names, cases, tc.names, tc.cases)
+		}
+	}
+	for _, of := range []Touched{own, genirq} {
+		names, _ := Choice{All: true}.Names(of)
+		if !slices.Contains(names, Scenario) || !slices.Contains(names, AnyMachine) || slices.Contains(names, ManagedIRQs) != (len(of.Beyond) > 0) {
+			t.Errorf("all of %+v: %q", of, names)
 		}
 	}
 }
