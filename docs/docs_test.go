@@ -191,3 +191,30 @@ func TestEnvironment(t *testing.T) {
 		}
 	}
 }
+
+// What users read on a terminal has lines that fit; tables and code have the width that they have.
+func TestProseFits(t *testing.T) {
+	const most = 100
+	for name := range pages(t) {
+		if strings.HasPrefix(name, "docs/dev/") || name == "CONTRIBUTING.md" {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		code := false
+		n := 0
+		for line := range strings.Lines(string(text)) {
+			line = strings.TrimSuffix(line, "\n")
+			n++
+			if strings.HasPrefix(strings.TrimSpace(line), "```") {
+				code = !code
+			}
+			link := regexp.MustCompile(`\]\([^)]*\)`).ReplaceAllString(line, "]") // which nobody can break
+			if width := len([]rune(link)); !code && width > most && !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "    ") {
+				t.Errorf("%s:%d: %d columns", name, n, width)
+			}
+		}
+	}
+}

@@ -369,6 +369,7 @@ not tell (and if both happen); 130 interrupted. With --bisect it is what git bis
 				}
 			}
 			warnOfKnown(s, cases)
+			sayHowMany(s, cases)
 			if rf.timeline && rf.out == "" {
 				if rf.out, err = os.MkdirTemp("", "irqlab-run-"); err != nil {
 					return &exitError{ExitError, err}
@@ -438,6 +439,22 @@ func warnOfKnown(s Streams, cases []scenarios.Case) {
 		who = fmt.Sprintf("one of these %d cases is", len(cases))
 	}
 	s.say("%s known to fail on this kernel; the exit status will be 1", who)
+}
+
+// manyCases are so many that somebody may wish to know before they begin.
+const manyCases = 20
+
+// sayHowMany tells of a long run how much there is to do. How long that takes is known once some of it is done.
+func sayHowMany(s Streams, cases []scenarios.Case) {
+	if len(cases) < manyCases {
+		return
+	}
+	boots := map[string]bool{}
+	for i := range cases {
+		c := &cases[i]
+		boots[fmt.Sprint(c.Kernel, c.Shape, c.Irqchip, c.Pressure.Neighbours())] = true
+	}
+	s.say("%d cases on %s; how much time is left is told when some have ended", len(cases), report.Plural(len(boots), "machine", "different machines"))
 }
 
 // shown is the report with the names of files as a person needs them: from here, and none of those that will be gone. JSON has them relative to --out.

@@ -89,7 +89,11 @@ unless --each is given. --html writes a page with a lane for each CPU and each v
 				s.say("%s: the last line is cut short and left out", args[0])
 			}
 			if f.html == "" {
-				if err := timelineText(cmd.Context(), s.Out, tl, filter, f.each); err != nil {
+				text := timelineText
+				if !layout.IsTerminal(s.Out) { // where it is searched
+					text = plainTimeline
+				}
+				if err := text(cmd.Context(), s.Out, tl, filter, f.each); err != nil {
 					return outputError(err)
 				}
 				return nil
@@ -110,11 +114,8 @@ unless --each is given. --html writes a page with a lane for each CPU and each v
 	return cmd
 }
 
-// timelineText writes a timeline as text. Only a terminal's lines are broken, under what happened: a file is searched.
+// timelineText writes a timeline as text whose lines are broken under what happened.
 func timelineText(ctx context.Context, w io.Writer, tl *timeline.Timeline, f timeline.Filter, each bool) error {
-	if !layout.IsTerminal(w) {
-		return tl.Text(ctx, w, f, each)
-	}
 	var b bytes.Buffer
 	if err := tl.Text(ctx, &b, f, each); err != nil {
 		return err
@@ -130,6 +131,10 @@ func timelineText(ctx context.Context, w io.Writer, tl *timeline.Timeline, f tim
 		}
 	}
 	return nil
+}
+
+func plainTimeline(ctx context.Context, w io.Writer, tl *timeline.Timeline, f timeline.Filter, each bool) error {
+	return tl.Text(ctx, w, f, each)
 }
 
 // writePage writes a file that is there once it is whole. What is no file, such as /dev/stdout, is written to: a file must not take its place.

@@ -173,6 +173,7 @@ type trying struct {
 
 	series  patch.Series
 	applied *patch.Result // nil: not come to
+	driver  bool          // the patch changes it
 }
 
 // run takes the patch as far as it goes, and shows what came of it.
@@ -187,7 +188,7 @@ func (t *trying) run(ctx context.Context, args []string) error {
 	}
 	t.describe(series)
 	touched := try.Touch(series.Paths())
-	t.trial.Outside, t.trial.Beyond = touched.Nothing, touched.Beyond
+	t.trial.Outside, t.trial.Beyond, t.driver = touched.Nothing, touched.Beyond, len(touched.Own) > 0
 	if len(touched.Own)+len(touched.Beyond) == 0 {
 		t.trial.Verdict = try.Verdict{Word: try.WordUnknown, Status: report.ExitError, Reasons: []string{
 			"it changes nothing that boots: " + strings.Join(touched.Nothing, ", ")}}
@@ -466,7 +467,7 @@ func (t *trying) compare(ctx context.Context, cases []scenarios.Case, without, w
 	t.trial.Cases = try.Compare(a, b)
 	c := report.Compare(a, b)
 	t.trial.Comparison = &c
-	t.trial.Verdict = try.Judge(t.trial.Cases, rep.NotRun)
+	t.trial.Verdict = try.Judge(t.trial.Cases, t.driver, rep.NotRun)
 	if t.trial.Module != nil {
 		t.trial.Module.SHA256 = hashOf(b.Cases)
 	}

@@ -193,9 +193,26 @@ func TestJudge(t *testing.T) {
 		{"interrupted", pairs(spread, spread), 2, WordUnknown, 125, "2 runs had not ended"},
 		{"nothing was run", nil, 0, WordUnknown, 125, ""},
 	} {
-		got := Judge(tc.cases, tc.notRun)
+		got := Judge(tc.cases, true, tc.notRun)
 		if got.Word != tc.word || got.Status != tc.status || !strings.Contains(strings.Join(got.Reasons, "\n"), tc.reason) {
 			t.Errorf("%s: %+v; want %s, %d: %s", tc.name, got, tc.word, tc.status, tc.reason)
+		}
+	}
+	// What the driver fails is not held against a patch that leaves the driver alone; what it makes worse is, and what fails without the driver.
+	user := changed(clustered, func(c *result.Case) { c.Driver = scenarios.DriverVFIO })
+	for _, tc := range []struct {
+		name  string
+		cases []Compared
+		word  Word
+		say   string
+	}{
+		{"unchanged", pairs(clustered, clustered), WordUnchanged, "by the driver, which the patch does not change"},
+		{"better elsewhere", pairs(clustered, clustered, onDisk(3, 1), onDisk(1, 0)), WordBetter, "by the driver"},
+		{"worse", pairs(spread, clustered), WordWorse, "did not before"},
+		{"of user space", pairs(user, user), WordFails, "still fails"},
+	} {
+		if got := Judge(tc.cases, false, 0); got.Word != tc.word || !strings.Contains(strings.Join(got.Reasons, "\n"), tc.say) {
+			t.Errorf("a patch to something else, %s: %+v; want %s: %s", tc.name, got, tc.word, tc.say)
 		}
 	}
 }
@@ -347,7 +364,7 @@ func trial(cases []Compared) Trial {
 	t.Module = &Module{Name: "mana", SHA256: strings.Repeat("0f", 32), Warnings: []Diagnostic{{File: "a.c", Line: 12, Text: "unused variable 'x' [-Wunused-variable]"}}, Identical: true, Functions: 321, Without: "the distribution's own module"}
 	t.Seconds = Seconds{Source: 0.5, Build: 3.21, Cases: 12, Total: 16}
 	t.Cases = cases
-	t.Verdict = Judge(cases, 0)
+	t.Verdict = Judge(cases, true, 0)
 	return t
 }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"irqlab/lab/report"
+	"irqlab/scenarios"
 )
 
 // Word is a verdict in a word.
@@ -31,17 +32,15 @@ type Verdict struct {
 	Reasons []string `json:"reasons"`
 }
 
-// Judge is the verdict on what was run. notRun: so many cases had not ended.
-func Judge(cases []Compared, notRun int) Verdict {
+// Judge is the verdict on what was run. driver: the patch changes the driver, so that a case that the driver fails without it is there to be mended; else such a case is only told
+// of. notRun: so many cases had not ended.
+func Judge(cases []Compared, driver bool, notRun int) Verdict {
 	of := map[Change][]string{}
 	var fails []string
 	v := Verdict{Reasons: []string{}}
 	for _, c := range cases {
 		name := c.Scenario + "/" + c.Case
 		of[c.Change] = append(of[c.Change], name)
-		if c.Fails != "" && c.Change != Worse {
-			fails = append(fails, name)
-		}
 		for _, w := range c.Worse {
 			v.Reasons = append(v.Reasons, name+": "+w)
 		}
@@ -55,8 +54,13 @@ func Judge(cases []Compared, notRun int) Verdict {
 				}
 			}
 		}
-		if c.Fails != "" && c.Change != Worse {
+		switch {
+		case c.Fails == "" || c.Change == Worse:
+		case driver || c.With.Driver != scenarios.DriverMana:
+			fails = append(fails, name)
 			v.Reasons = append(v.Reasons, name+" still fails: "+c.Fails)
+		default:
+			v.Reasons = append(v.Reasons, name+" fails as it did, by the driver, which the patch does not change: "+c.Fails)
 		}
 	}
 	if notRun > 0 {
