@@ -178,7 +178,9 @@ func (h *holdSession) do(ctx context.Context, step scenarios.Step, toTheEnd bool
 	done := make(chan outcome, 1)
 	go func() { done <- h.carryOut(ctx, step) }()
 	var enough <-chan time.Time
-	if !toTheEnd {
+	_, script := h.lines.(*piped)
+	waits := step.Verb == scenarios.VerbWaitFor || step.Verb == scenarios.VerbSleep
+	if !toTheEnd && !(script && waits) { // a script's next line is meant for what comes after
 		enough = time.After(stepPatience)
 	}
 	select {

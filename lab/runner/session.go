@@ -44,6 +44,7 @@ var errSessionEnded = errors.New("the session has ended")
 // and once more, with dropped, if a reset ends that.
 func Open(ctx context.Context, c *scenarios.Case, o Options, held func(name string, dropped bool)) (*Session, error) {
 	led := *c
+	led.Question = "A session that somebody led, on the machine of this case."
 	led.Steps = []scenarios.Step{} // some, unlike none: they are recorded
 	kept := 0
 	if o.Out != "" {

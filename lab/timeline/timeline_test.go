@@ -722,7 +722,7 @@ func TestPage(t *testing.T) {
 	if d := cmp.Diff(want, off); d != "" {
 		t.Errorf("hidden at first: (-want +got)\n%s", d)
 	}
-	for _, want := range []string{`<span class="verdict fail">fail</span>`, "Why?", "because", "Known on this kernel: for long", "“after”: CPU 0-1 online", "mana_q0", "CPU 2 is offline, not as asked, not yet moved", `<td class="odd">0-1</td>`} {
+	for _, want := range []string{`<span class="verdict fail">fail</span>`, "Why?", "because", "Known on this kernel: for long", "“after”: CPUs 0-1 online", "mana_q0", "CPU 2 is offline, not as asked, not yet moved", `<td class="odd">0-1</td>`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %q on the page", want)
 		}

@@ -108,6 +108,8 @@ func TestShell(t *testing.T) {
 		{"-c¦printf", "", 1, "printf: usage: printf FORMAT [ARGUMENT…]\n"},
 		{"-c¦echo() { printf '<%s>' \"$@\"; }; echo a b", "", 0, "<a><b>"},
 		{"-c¦x=$(echo a; pwd >/dev/null; printf b); echo \"$x\" | cat", "", 0, "a\nb\n"},
+		{"-c¦head() { echo \"own $*\"; }; head -2", "", 0, "own -2\n"},
+		{"-c¦echo 'a\nb\nc' > $1; head -2 $1; head -1 < $1¦name¦" + file + ".x", "", 0, "a\nb\na\n"},
 		{"-c¦no-such-command", "", 127, "no-such-command: not found\n"},
 		{"-c¦sh -c 'kill -9 $$'", "", 137, ""},
 		{"-c¦kill -0 $$ && echo there", "", 0, "there\n"},

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -88,6 +89,9 @@ const checked = "\x00checked"
 // printing are the builtins that print and neither run other commands nor wait for anything.
 var printing = []string{"alias", "cd", "dirs", "echo", "hash", "help", "popd", "printf", "pushd", "pwd", "set", "shopt", "times", "trap", "type"}
 
+// oldCount is how many lines people ask head and tail for, whatever these take: head -2.
+var oldCount = regexp.MustCompile(`^-[0-9]+$`)
+
 // call sends the builtins that print through execute.
 func (s *shell) call(ctx context.Context, args []string) ([]string, error) {
 	s.mu.Lock()
@@ -103,6 +107,8 @@ func (s *shell) call(ctx context.Context, args []string) ([]string, error) {
 	switch name := inner[0]; {
 	case name == "command" || slices.Contains(printing, name):
 		return append([]string{checked}, inner...), nil
+	case (name == "head" || name == "tail") && len(inner) > 1 && oldCount.MatchString(inner[1]):
+		return slices.Concat([]string{name, "-n", inner[1][1:]}, inner[2:]), nil
 	case name == "kill": // to the interpreter a builtin, which it does not have
 		hc := interp.HandlerCtx(ctx)
 		if path, err := interp.LookPathDir(hc.Dir, hc.Env, name); err == nil {
