@@ -47,34 +47,6 @@ func (s Streams) say(format string, args ...any) {
 	fmt.Fprintln(s.Err, text)
 }
 
-// untilDone reads until ctx is done, be it while nothing comes: a read under way is then left to itself.
-type untilDone struct {
-	ctx context.Context
-	io.Reader
-}
-
-func (r *untilDone) Read(p []byte) (int, error) {
-	if r.ctx.Err() != nil {
-		return 0, context.Cause(r.ctx)
-	}
-	type piece struct {
-		b   []byte
-		err error
-	}
-	read := make(chan piece, 1)
-	go func() {
-		b := make([]byte, len(p)) // p is the caller's again once we return
-		n, err := r.Reader.Read(b)
-		read <- piece{b[:n], err}
-	}()
-	select {
-	case x := <-read:
-		return copy(p, x.b), x.err
-	case <-r.ctx.Done():
-		return 0, context.Cause(r.ctx)
-	}
-}
-
 // exitError carries an exit status with the error to print; a nil err prints nothing.
 type exitError struct {
 	status int

@@ -30,59 +30,13 @@ type lines interface {
 // errKey is the end of a line that Ctrl-C was typed in.
 var errKey = errors.New("interrupted")
 
-// keyboard is a terminal that several read in turn. A read that its reader no longer waits for goes on, and what it
-// brings is the next reader's.
+// keyboard is a terminal that several read in turn.
 type keyboard struct {
 	*os.File
-
-	mu     sync.Mutex
-	coming chan typing // of the read under way, if one is
-	rest   typing      // not taken yet
+	inTurn
 }
 
-type typing struct {
-	keys []byte
-	err  error
-}
-
-// until reads for as long as ctx is not done.
-func (k *keyboard) until(ctx context.Context) io.Reader { return &turn{ctx, k} }
-
-type turn struct {
-	ctx context.Context
-	k   *keyboard
-}
-
-func (t *turn) Read(p []byte) (int, error) {
-	k := t.k
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if err := context.Cause(t.ctx); err != nil {
-		return 0, err
-	}
-	if len(k.rest.keys) == 0 && k.rest.err == nil {
-		if k.coming == nil {
-			k.coming = make(chan typing, 1)
-			go func(c chan<- typing) {
-				b := make([]byte, 4096)
-				n, err := k.File.Read(b)
-				c <- typing{b[:n], err}
-			}(k.coming)
-		}
-		select {
-		case k.rest = <-k.coming:
-			k.coming = nil
-		case <-t.ctx.Done():
-			return 0, context.Cause(t.ctx)
-		}
-	}
-	n := copy(p, k.rest.keys)
-	k.rest.keys = k.rest.keys[n:]
-	if n > 0 {
-		return n, nil
-	}
-	return 0, k.rest.err
-}
+func newKeyboard(f *os.File) *keyboard { return &keyboard{f, inTurn{from: f}} }
 
 // typed are lines from a terminal, edited and with a history.
 type typed struct {
@@ -109,7 +63,7 @@ func (t *typed) Read(p []byte) (int, error) {
 
 func newLines(s Streams) lines {
 	if in, ok := s.In.(*os.File); ok && isTerminal(in) {
-		tty := &keyboard{File: in}
+		tty := newKeyboard(in)
 		t := &typed{tty: tty, keys: tty.until(context.Background()), out: s.Out}
 		t.term = term.NewTerminal(struct {
 			io.Reader

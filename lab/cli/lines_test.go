@@ -82,7 +82,7 @@ func TestKeyboardTurns(t *testing.T) {
 	if _, err := term.MakeRaw(int(tty.Fd())); err != nil {
 		t.Fatal(err)
 	}
-	k := &keyboard{File: tty}
+	k := newKeyboard(tty)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan error, 1)
 	go func() {

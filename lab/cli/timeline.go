@@ -81,7 +81,7 @@ unless --each is given. --html writes a page with a lane for each CPU and each v
 				defer file.Close()
 				in = file
 			}
-			tl, cut, err := timeline.Read(args[0], &untilDone{cmd.Context(), in})
+			tl, cut, err := timeline.Read(args[0], untilDone(cmd.Context(), in))
 			if err != nil {
 				return usageError(err)
 			}

@@ -47,7 +47,7 @@ numbers. --format json gives the lines of the kinds asked for as they are in the
 				defer f.Close()
 				in = f
 			}
-			events, cut, err := readTrace(args[0], &untilDone{cmd.Context(), in})
+			events, cut, err := readTrace(args[0], untilDone(cmd.Context(), in))
 			if err != nil {
 				return usageError(err)
 			}

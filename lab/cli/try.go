@@ -276,7 +276,7 @@ func readPatches(ctx context.Context, args []string, stdin io.Reader) (patch.Ser
 				return nil, errors.New("standard input (-) is given twice")
 			}
 			stdinTaken = true
-			inputs = append(inputs, patch.Input{Name: "standard input", R: &untilDone{ctx, stdin}})
+			inputs = append(inputs, patch.Input{Name: "standard input", R: untilDone(ctx, stdin)})
 			continue
 		}
 		f, err := openInput(ctx, arg)
