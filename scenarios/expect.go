@@ -117,6 +117,9 @@ func (e Expect) labels() []string {
 	return out
 }
 
+// WarningReason begins the reason for which a warning in the kernel's log makes a case fail.
+const WarningReason = "The kernel log has a warning, expected none: "
+
 // CleanLog reports whether a warning in the kernel's log is a failure.
 func (e Expect) CleanLog() bool { return e.Log == nil || *e.Log != ruleAny }
 
@@ -133,7 +136,7 @@ func (e Expect) Check(c result.Case) []string {
 	}
 	if e.CleanLog() {
 		for _, w := range c.KernelLog.Warnings {
-			say("The kernel log has a warning, expected none: %s", sentence(firstLine(w)))
+			say(WarningReason+"%s", sentence(firstLine(w)))
 		}
 	}
 	for _, l := range e.observations() {

@@ -412,7 +412,7 @@ func (e *experiment) finish(ctx context.Context, err error) {
 		findings = append(findings, boot.Trouble...)
 	}
 	for _, f := range findings {
-		e.out.KernelLog.Warnings = append(e.out.KernelLog.Warnings, f.Text)
+		e.out.KernelLog.Warnings = append(e.out.KernelLog.Warnings, f.Told())
 	}
 	err = emulatorFault(e.opts.Accel, findings, err)
 	var unmet []string

@@ -10,6 +10,7 @@ import (
 	"irqlab/guestagent/cpulist"
 	"irqlab/lab/qemu/klog"
 	"irqlab/lab/report"
+	"irqlab/scenarios"
 	"irqlab/scenarios/result"
 )
 
@@ -48,6 +49,12 @@ func Compare(without, with result.Report) []Compared {
 	return out
 }
 
+// oldWarnings reports whether the case fails with the patch by nothing but warnings that the kernel logs without it, too.
+func (c *Compared) oldWarnings() bool {
+	return len(c.With.Reasons) > 0 && len(c.With.Reasons) == len(c.With.KernelLog.Warnings) && len(others(c.With.KernelLog.Warnings, c.Without.KernelLog.Warnings)) == 0 &&
+		!slices.ContainsFunc(c.With.Reasons, func(r string) bool { return !strings.HasPrefix(r, scenarios.WarningReason) })
+}
+
 // facts are what is found when both sides of a case are compared.
 type facts struct{ better, worse, changed []string }
 
@@ -64,7 +71,8 @@ func (f *facts) sides(without, with bool, worse, better string) {
 func compare(a, b *result.Case) Compared {
 	name, _ := strings.CutSuffix(b.Name, "/with")
 	c := Compared{Scenario: b.Scenario, Case: name, Without: a, With: b, Better: []string{}, Worse: []string{}, Changed: []string{}}
-	if a.Outcome == result.Error || b.Outcome == result.Error {
+	mute := func(c *result.Case) bool { return c.Outcome == result.Fail && c.Kernel == "" && c.Observations == nil }
+	if a.Outcome == result.Error || b.Outcome == result.Error || mute(a) && mute(b) { // nothing is known of a patch to a kernel that does not boot
 		c.Change = Unknown
 		return c
 	}

@@ -173,6 +173,10 @@ func TestJudge(t *testing.T) {
 	fails := changed(spread, func(c *result.Case) { c.Outcome, c.Reasons = result.Fail, []string{"panic"} })
 	lab := changed(spread, func(c *result.Case) { c.Outcome, c.Reasons = result.Error, []string{"disk full"} })
 	known := changed(fails, func(c *result.Case) { c.Known = "so it is" })
+	mute := changed(fails, func(c *result.Case) { c.Kernel, c.Observations = "", nil })
+	warned := changed(changed(spread, warns("WARNING: possible circular locking dependency")), func(c *result.Case) {
+		c.Outcome, c.Reasons = result.Fail, []string{scenarios.WarningReason + "WARNING: possible circular locking dependency."}
+	})
 	for _, tc := range []struct {
 		name   string
 		cases  []Compared
@@ -185,6 +189,10 @@ func TestJudge(t *testing.T) {
 		{"as it was", pairs(spread, spread), 0, WordUnchanged, 0, ""},
 		{"otherwise", pairs(onCores, spread, spread, spread), 0, WordChanged, 0, ""},
 		{"mended here, broken there", pairs(clustered, spread, spread, fails), 0, WordWorse, 1, "neighbour: it fails, and did not before: panic"},
+		{"a warning that the kernel had", pairs(warned, warned, clustered, spread), 0, WordBetter, 0, "by what the kernel logs without the patch, too"},
+		{"a warning that the kernel had, and one more", pairs(warned, changed(warned, warns("BUG: more"))), 0, WordWorse, 1, "BUG: more"},
+		{"neither kernel boots", pairs(mute, mute), 0, WordUnknown, 125, "neighbour, without the patch: panic"},
+		{"it no longer boots", pairs(spread, mute), 0, WordWorse, 1, "it fails, and did not before: panic"},
 		{"mends nothing", pairs(clustered, clustered, spread, spread), 0, WordFails, 1, "still fails: settled: clustered, expected not."},
 		{"mends one of two", pairs(clustered, spread, clustered, clustered), 0, WordFails, 1, "still fails"},
 		{"known on both sides", pairs(known, known, clustered, spread), 0, WordBetter, 0, ""},

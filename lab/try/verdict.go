@@ -56,6 +56,8 @@ func Judge(cases []Compared, driver bool, notRun int) Verdict {
 		}
 		switch {
 		case c.Fails == "" || c.Change == Worse:
+		case c.oldWarnings():
+			v.Reasons = append(v.Reasons, name+" fails as it did, by what the kernel logs without the patch, too: "+c.Fails)
 		case driver || c.With.Driver != scenarios.DriverMana:
 			fails = append(fails, name)
 			v.Reasons = append(v.Reasons, name+" still fails: "+c.Fails)

@@ -142,6 +142,14 @@ var (
 	row       = regexp.MustCompile(`^={20,}$`)
 )
 
+// Told is the report from the line on that says what it is about, which some have a rule above.
+func (f *Finding) Told() string {
+	if first, rest, more := strings.Cut(f.Text, "\n"); more && row.MatchString(Message(first)) {
+		return rest
+	}
+	return f.Text
+}
+
 // Message returns a log line without its time stamp and line end.
 func Message(line string) string {
 	line = strings.TrimRight(line, "\r\n")

@@ -563,3 +563,17 @@ func BenchmarkScanner(b *testing.B) {
 		s.Write([]byte(quiet))
 	}
 }
+
+// What is told of a report begins with what it is about.
+func TestTold(t *testing.T) {
+	for text, want := range map[string]string{
+		"[    7.000000] ======================================================\n[    7.000001] WARNING: possible circular locking dependency detected\nmore\n": "[    7.000001] WARNING: possible circular locking dependency detected\nmore\n",
+		"[    7.0] WARNING: CPU: 1\n[    7.1] ====================\n":                                                                                           "[    7.0] WARNING: CPU: 1\n[    7.1] ====================\n",
+		"====================": "====================",
+		"":                     "",
+	} {
+		if got := (&Finding{Text: text}).Told(); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
