@@ -568,7 +568,7 @@ func BenchmarkScanner(b *testing.B) {
 func TestTold(t *testing.T) {
 	for text, want := range map[string]string{
 		"[    7.000000] ======================================================\n[    7.000001] WARNING: possible circular locking dependency detected\nmore\n": "[    7.000001] WARNING: possible circular locking dependency detected\nmore\n",
-		"[    7.0] WARNING: CPU: 1\n[    7.1] ====================\n":                                                                                           "[    7.0] WARNING: CPU: 1\n[    7.1] ====================\n",
+		"[    7.0] WARNING: CPU: 1\n[    7.1] ====================\n":                                                                                          "[    7.0] WARNING: CPU: 1\n[    7.1] ====================\n",
 		"====================": "====================",
 		"":                     "",
 	} {
