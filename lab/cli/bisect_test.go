@@ -67,7 +67,7 @@ const begun = 1_700_000_120
 
 // makefile builds what stands in for a kernel: a tree as make leaves it, of a kernel that was built before. A make that fails leaves what there was.
 const makefile = `include kernel.mk
-all:
+all bzImage:
 	@test "$(KERNEL)" != fails || { echo "init/main.c: error: this commit does not compile" >&2; exit 1; }
 	@test -e .config # olddefconfig came before
 	@rm -rf vmlinux kernel modules.order include/config/kernel.release
@@ -75,6 +75,7 @@ all:
 	@if test "$(KERNEL)" = text; then echo "ld: this is no kernel" > vmlinux; else \
 		cp $(BUILT)/$(KERNEL)/vmlinux vmlinux && cp -rL $(BUILT)/$(KERNEL)/modules/kernel kernel && \
 		find kernel -name '*.ko*' > modules.order && basename $$(readlink $(BUILT)/$(KERNEL)/modules) > include/config/kernel.release; fi
+modules: bzImage
 olddefconfig:
 	@echo CONFIG_MICROSOFT_MANA=m > .config
 `
