@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 
@@ -46,7 +45,7 @@ func (b *Builder) InPlace(ctx context.Context, dir string) error {
 	}
 	b.progress("building "+dir, 0, 0)
 	out := output{full: func() {}}
-	cmd := exec.CommandContext(ctx, "make", append([]string{"-C", dir, fmt.Sprintf("-j%d", runtime.GOMAXPROCS(0)), "bzImage", "modules"}, words...)...)
+	cmd := exec.CommandContext(ctx, "make", slices.Concat(parallel(), []string{"-C", dir, "bzImage", "modules"}, words)...)
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), ofMake), "LC_ALL=C") // whose messages are read
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err = images.RunOwned(ctx, cmd)

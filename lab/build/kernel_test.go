@@ -300,10 +300,10 @@ func TestGitTree(t *testing.T) {
 		t.Errorf("%q, %v", data, err)
 	}
 
-	// Interrupted when the third file's turn comes: what is compiled by then is not compiled again.
+	// Interrupted when two of three files are compiled: what is compiled by then is not compiled again.
 	ctx, cancel := context.WithCancel(t.Context())
 	slow := New(cache, func(what string, done, _ int64) {
-		if strings.HasPrefix(what, "building") && done == 3 {
+		if strings.HasPrefix(what, "building") && done == 2 {
 			cancel()
 		}
 	})
@@ -328,7 +328,7 @@ func TestGitTree(t *testing.T) {
 			again++
 		}
 	}
-	if again < 2 || again > 3 || base.Compiled < 3 || base.Cached || len(base.Warnings) != 2 || base.Release != "9.9.0-irqlab-g"+id[:12] || len(base.Added) > 0 ||
+	if again > 2 || base.Compiled < 3 || base.Cached || len(base.Warnings) != 2 || base.Release != "9.9.0-irqlab-g"+id[:12] || len(base.Added) > 0 ||
 		!slices.ContainsFunc(base.Notes, func(n string) bool { return strings.HasSuffix(n, ": HYPERV") }) {
 		t.Errorf("after the interruption: %+v, told %q", *base, told)
 	}

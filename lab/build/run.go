@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -70,11 +71,16 @@ func (b *Builder) run(ctx context.Context, r *run) error {
 		}
 	}()
 	err := sandbox.Command{Root: r.root, Mounts: r.mounts, Dir: "/build", Env: toolEnv, MaxFile: maxFile, Output: &r.output,
-		Args: append([]string{"/usr/bin/make", fmt.Sprintf("-j%d", runtime.GOMAXPROCS(0))}, r.args...)}.Run(ctx)
+		Args: slices.Concat([]string{"/usr/bin/make"}, parallel(), r.args)}.Run(ctx)
 	if exit := new(exec.ExitError); errors.As(err, &exit) && r.output.has("No space left on device") {
 		return b.cache.AsNoSpace(errors.New("the build: No space left on device"))
 	}
 	return err
+}
+
+// parallel has make use all processors, and keep apart what its jobs say: a shell writes one message in several pieces, between which another's may come, and messages are read.
+func parallel() []string {
+	return []string{fmt.Sprintf("-j%d", runtime.GOMAXPROCS(0)), "--output-sync"}
 }
 
 // output keeps the beginning and the end of what a program writes.
