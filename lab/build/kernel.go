@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -34,47 +33,17 @@ const (
 	usualObjects = 1550 // files that are compiled for a kernel, until one was built
 )
 
-// BuiltKernel is a kernel that was built.
+// BuiltKernel is a kernel that was built, and result.json in its entry, or in that of a base.
 type BuiltKernel struct {
-	Path     string // what `--kernel PATH` takes
-	Release  string // uname -r
-	Cached   bool
+	Path     string    `json:"-"` // what `--kernel PATH` takes
+	Cached   bool      `json:"-"`
+	Release  string    // uname -r
 	Warnings []Warning // of the files that were compiled anew
 	Added    []Warning // those of Warnings that the unchanged kernel does not have
 	Unused   []string  // changed files that nothing that was built depends on
 	Notes    []string  // what is not quite as it should be, one sentence each
 	Compiled int       // files
 	Seconds  float64   // that the build took, also when it was taken from the cache
-}
-
-// builtFile is result.json in an entry of a built kernel, or of a base.
-type builtFile struct {
-	Release  string
-	Warnings []Warning
-	Added    []Warning
-	Unused   []string
-	Notes    []string
-	Compiled int
-	Seconds  float64
-}
-
-func readBuilt(entry string) (r builtFile, err error) {
-	data, err := os.ReadFile(filepath.Join(entry, resultFile))
-	if err == nil {
-		err = json.Unmarshal(data, &r)
-	}
-	if err != nil {
-		err = fmt.Errorf("%s: %w", entry, err)
-	}
-	return r, err
-}
-
-func (r builtFile) write(entry string) error {
-	data, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(entry, resultFile), data, 0o600)
 }
 
 // HasKernel tells whether the kernel was built as it is, so that building it with a change does not take minutes.
@@ -132,11 +101,11 @@ func (b *Builder) Kernel(ctx context.Context, t *Tree, changed map[string][]byte
 }
 
 func built(dir string, cached bool) (*BuiltKernel, error) {
-	r, err := readBuilt(dir)
-	if err != nil {
+	k := &BuiltKernel{Path: dir, Cached: cached}
+	if err := readResult(dir, k); err != nil {
 		return nil, err
 	}
-	return &BuiltKernel{Path: dir, Release: r.Release, Cached: cached, Warnings: r.Warnings, Added: r.Added, Unused: r.Unused, Notes: r.Notes, Compiled: r.Compiled, Seconds: r.Seconds}, nil
+	return k, nil
 }
 
 // whole is the building of a kernel.
@@ -158,13 +127,9 @@ func (w *whole) key(withChange bool) string {
 	fmt.Fprintf(h, "%d %+v %q %q %q", kernelFormat, parts, configuration(w.t.parts.Local, w.t.parts.Debug), toolEnv, wholeWords(w.t.parts.Compiler, w.t.parts.Debug))
 	kind := ""
 	if withChange {
-		for _, name := range slices.Sorted(maps.Keys(w.changed)) {
+		hashChange(h, w.changed)
+		if len(w.changed) > 0 {
 			kind = "changed-"
-			if w.changed[name] == nil {
-				fmt.Fprintf(h, " %q removed", name)
-			} else {
-				fmt.Fprintf(h, " %q %x", name, sha256.Sum256(w.changed[name]))
-			}
 		}
 	}
 	return fmt.Sprintf("%s%s-%s%.6x", strings.ReplaceAll(w.t.Name, " ", "-"), w.t.parts.Local, kind, h.Sum(nil))
@@ -197,10 +162,9 @@ func (w *whole) base(ctx context.Context) (string, error) {
 		if err := os.Mkdir(p.upper, 0o700); err != nil {
 			return err
 		}
-		var before builtFile
+		var before BuiltKernel
 		if part, ok := w.b.cache.Find(partKind, key); ok {
-			var err error
-			if before, err = readBuilt(part); err != nil {
+			if err := readResult(part, &before); err != nil {
 				return err
 			}
 			if err := fillIn(ctx, p.upper, filepath.Join(part, wholeDir)); err != nil {
@@ -217,7 +181,7 @@ func (w *whole) base(ctx context.Context) (string, error) {
 				return err
 			}
 			p.copied = false
-			r, err = w.makeBase(ctx, p, builtFile{})
+			r, err = w.makeBase(ctx, p, BuiltKernel{})
 		}
 		if err != nil {
 			if ctx.Err() != nil || errors.As(err, new(*LimitError)) {
@@ -230,7 +194,7 @@ func (w *whole) base(ctx context.Context) (string, error) {
 		if err := p.own(); err != nil {
 			return err
 		}
-		return r.write(dir)
+		return writeResult(dir, r)
 	})
 	if err == nil {
 		err = w.b.cache.Remove(ctx, partKind, key)
@@ -243,7 +207,7 @@ func (w *whole) base(ctx context.Context) (string, error) {
 }
 
 // keep saves what an interrupted build has made for the next one.
-func (w *whole) keep(ctx context.Context, key string, p *place, r builtFile) error {
+func (w *whole) keep(ctx context.Context, key string, p *place, r BuiltKernel) error {
 	if r.Compiled == 0 {
 		return nil // nothing that would take long
 	}
@@ -251,13 +215,13 @@ func (w *whole) keep(ctx context.Context, key string, p *place, r builtFile) err
 		return err
 	}
 	_, err := w.b.cache.Entry(ctx, partKind, key, func(_ context.Context, dir string) error {
-		return errors.Join(r.write(dir), os.Rename(p.upper, filepath.Join(dir, wholeDir)))
+		return errors.Join(writeResult(dir, r), os.Rename(p.upper, filepath.Join(dir, wholeDir)))
 	})
 	return err
 }
 
 // makeBase configures and builds the unchanged kernel, or goes on where that was interrupted. With an error it tells how far it came.
-func (w *whole) makeBase(ctx context.Context, p *place, before builtFile) (r builtFile, err error) {
+func (w *whole) makeBase(ctx context.Context, p *place, before BuiltKernel) (r BuiltKernel, err error) {
 	began := time.Now()
 	what := "building " + w.t.Name
 	w.b.progress("configuring "+w.t.Name, 0, 0)
@@ -350,8 +314,8 @@ func (w *whole) failed(err error, r *run) error {
 
 // make builds the kernel with the change into a new entry.
 func (w *whole) make(ctx context.Context, dir, base string) error {
-	r, err := readBuilt(base)
-	if err != nil {
+	var r BuiltKernel
+	if err := readResult(base, &r); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -393,6 +357,7 @@ func (w *whole) make(ctx context.Context, dir, base string) error {
 		r.Unused = unused(w.changed, used, func(name string) bool { return isDir(filepath.Join(objects, name)) })
 		layers = []string{p.upper, objects}
 	}
+	var err error
 	if r.Release, err = takeKernel(dir, layers); err != nil {
 		return fmt.Errorf("building %s: %w", w.t.Name, err)
 	}
@@ -402,7 +367,7 @@ func (w *whole) make(ctx context.Context, dir, base string) error {
 	if len(w.changed) > 0 {
 		r.Seconds = time.Since(began).Seconds()
 	}
-	return r.write(dir)
+	return writeResult(dir, r)
 }
 
 // write writes the changed files, those that were programs as programs.

@@ -48,22 +48,16 @@ func (b *Builder) Module(ctx context.Context, src *Source, changed map[string][]
 		}
 	}
 	changed = src.really(changed)
-	root, release, err := b.hold(ctx, toolchainKind, src.parts.Toolchain)
+	j, done, err := b.job(ctx, src)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
-	headers, release, err := b.hold(ctx, headersKind, src.parts.Headers)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	j := &job{b: b, src: src, root: root, headers: headers}
+	defer done()
 	twin, err := j.build(ctx, nil, "")
 	if err != nil || len(changed) == 0 {
 		return twin, err
 	}
-	release, err = b.cache.Hold(ctx, twin.Path)
+	release, err := b.cache.Hold(ctx, twin.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -91,17 +85,12 @@ func (s *Source) really(changed map[string][]byte) map[string][]byte {
 
 // Scratch builds the module past the cache and with nothing to start from, into a new directory: what it takes anybody else.
 func (b *Builder) Scratch(ctx context.Context, src *Source, changed map[string][]byte, dir string) error {
-	root, release, err := b.hold(ctx, toolchainKind, src.parts.Toolchain)
+	j, done, err := b.job(ctx, src)
 	if err != nil {
 		return err
 	}
-	defer release()
-	headers, release, err := b.hold(ctx, headersKind, src.parts.Headers)
-	if err != nil {
-		return err
-	}
-	defer release()
-	return (&job{b: b, src: src, root: root, headers: headers}).make(ctx, dir, changed, "")
+	defer done()
+	return j.make(ctx, dir, changed, "")
 }
 
 // job is the building of one or more variants of a module.
@@ -111,10 +100,37 @@ type job struct {
 	root, headers string
 }
 
+// job holds what building a module takes, until done is called.
+func (b *Builder) job(ctx context.Context, src *Source) (j *job, done func(), err error) {
+	root, releaseRoot, err := b.hold(ctx, toolchainKind, src.parts.Toolchain)
+	if err != nil {
+		return nil, nil, err
+	}
+	headers, releaseHeaders, err := b.hold(ctx, headersKind, src.parts.Headers)
+	if err != nil {
+		releaseRoot()
+		return nil, nil, err
+	}
+	return &job{b: b, src: src, root: root, headers: headers}, func() {
+		releaseHeaders()
+		releaseRoot()
+	}, nil
+}
+
 // key names a variant by all that decides on it.
 func (j *job) key(changed map[string][]byte) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d %+v %q", moduleFormat, j.src.parts, toolEnv)
+	hashChange(h, changed)
+	kind := "pristine"
+	if len(changed) > 0 {
+		kind = "changed"
+	}
+	return fmt.Sprintf("%s-%s-%s-%.12x", kernelKey(j.src.Kernel), path.Base(j.src.Module), kind, h.Sum(nil))
+}
+
+// hashChange adds changed files to what names a build.
+func hashChange(h io.Writer, changed map[string][]byte) {
 	for _, name := range slices.Sorted(maps.Keys(changed)) {
 		if changed[name] == nil {
 			fmt.Fprintf(h, " %q removed", name)
@@ -122,11 +138,26 @@ func (j *job) key(changed map[string][]byte) string {
 			fmt.Fprintf(h, " %q %x", name, sha256.Sum256(changed[name]))
 		}
 	}
-	kind := "pristine"
-	if len(changed) > 0 {
-		kind = "changed"
+}
+
+// readResult reads what an entry says of what is in it.
+func readResult(entry string, into any) error {
+	data, err := os.ReadFile(filepath.Join(entry, resultFile))
+	if err != nil {
+		return err
 	}
-	return fmt.Sprintf("%s-%s-%s-%.12x", kernelKey(j.src.Kernel), path.Base(j.src.Module), kind, h.Sum(nil))
+	if err := json.Unmarshal(data, into); err != nil {
+		return fmt.Errorf("%s: %w", entry, err)
+	}
+	return nil
+}
+
+func writeResult(entry string, result any) error {
+	data, err := json.Marshal(result)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(entry, resultFile), data, 0o600)
 }
 
 // build returns a variant from the cache, or builds it, starting from the objects in a tree if one is given.
@@ -139,13 +170,9 @@ func (j *job) build(ctx context.Context, changed map[string][]byte, from string)
 	if err != nil {
 		return nil, err
 	}
-	data, err := os.ReadFile(filepath.Join(entry, resultFile))
-	if err != nil {
-		return nil, err
-	}
 	var r result
-	if err := json.Unmarshal(data, &r); err != nil {
-		return nil, fmt.Errorf("%s: %w", entry, err)
+	if err := readResult(entry, &r); err != nil {
+		return nil, err
 	}
 	return &Module{Name: r.Name, Path: filepath.Join(entry, r.Name+".ko"), Warnings: r.Warnings, Comparison: r.Comparison, Seconds: r.Seconds, Cached: !fresh}, nil
 }
@@ -215,11 +242,7 @@ func (j *job) make(ctx context.Context, dir string, changed map[string][]byte, f
 		return err
 	}
 	res.Seconds = time.Since(began).Seconds()
-	data, err := json.Marshal(res)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, resultFile), data, 0o600)
+	return writeResult(dir, res)
 }
 
 // compareWith compares the unpatched module with the distribution's.
