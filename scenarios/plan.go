@@ -27,6 +27,7 @@ type Overrides struct {
 	DeviceNodes []int // NoNode: none
 	Irqchips    []string
 	Pressures   []NamedProfile
+	Cmdlines    []Cmdline
 	Offlines    []cpulist.List
 
 	Bare          bool // cases are wanted for their machine alone: they have no steps and no expectations
@@ -35,7 +36,7 @@ type Overrides struct {
 
 // matrix tells whether some flag has alternatives, so that one of them may not go with one of another.
 func (o Overrides) matrix() bool {
-	return max(len(o.Kernels), len(o.Shapes), len(o.Strategies), len(o.Drivers), len(o.Vectors), len(o.DeviceNodes), len(o.Irqchips), len(o.Pressures), len(o.Offlines)) > 1
+	return max(len(o.Kernels), len(o.Shapes), len(o.Strategies), len(o.Drivers), len(o.Vectors), len(o.DeviceNodes), len(o.Irqchips), len(o.Pressures), len(o.Cmdlines), len(o.Offlines)) > 1
 }
 
 // Plan lists the concrete cases of a run.
@@ -113,7 +114,7 @@ func (p *planner) apply(o Overrides) error {
 	if slices.Equal(o.Drivers, []string{DriverMana}) && len(o.Strategies) > 0 {
 		return fmt.Errorf("--strategy: driver mana spreads its vectors itself; leave --strategy out, or use --driver vfio")
 	}
-	for _, step := range []func(Overrides) error{p.shapes, p.offlines, p.drivers, p.strategies, p.vectors, p.deviceNodes, p.irqchips, p.pressures, p.kernels} {
+	for _, step := range []func(Overrides) error{p.shapes, p.cmdlines, p.offlines, p.drivers, p.strategies, p.vectors, p.deviceNodes, p.irqchips, p.pressures, p.kernels} {
 		if err := step(o); err != nil {
 			return err
 		}
@@ -128,16 +129,30 @@ func (p *planner) shapes(o Overrides) error {
 	override(p, o.Shapes, false, func(c *Case, v shape.Shape) bool { return c.Shape == v }, func(c *Case, v shape.Shape) {
 		same := c.Shape
 		same.MemoryMiB = v.MemoryMiB
-		meant := c.Vectors > len(c.Online())
-		c.Shape = v
-		c.resolve()
-		if n := len(c.Online()); o.Vectors == nil && meant != (c.Vectors > n) {
-			c.note("%d vectors on %d CPUs: what depends on more vectors than CPUs goes the other way; --vectors online+1 gives each CPU a queue", c.Vectors, n)
-		}
+		c.rebuild(o, func() { c.Shape = v })
 		if same != v { // memory alone moves no vector
 			c.drop("shape", aspectCounts, aspectMasks, aspectPlacement)
 		}
 	}, shapeWord)
+	return nil
+}
+
+// rebuild changes the machine, and tells when its vectors, which nobody named, no longer mean what they did.
+func (c *Case) rebuild(o Overrides, change func()) {
+	meant := c.Vectors > len(c.Online())
+	change()
+	c.resolve()
+	if n := len(c.Online()); o.Vectors == nil && meant != (c.Vectors > n) {
+		c.note("%d vectors on %d CPUs: what depends on more vectors than CPUs goes the other way; --vectors online+1 gives each CPU a queue", c.Vectors, n)
+	}
+}
+
+// cmdlines comes before what follows from the CPUs that are online.
+func (p *planner) cmdlines(o Overrides) error {
+	override(p, o.Cmdlines, false, func(c *Case, v Cmdline) bool { return slices.Equal(c.Cmdline, v) }, func(c *Case, v Cmdline) {
+		c.rebuild(o, func() { c.Cmdline = v })
+		c.drop("cmdline", aspectCounts, aspectMasks, aspectPlacement)
+	}, cmdlineWord)
 	return nil
 }
 
@@ -225,8 +240,8 @@ func (p *planner) pressures(o Overrides) error {
 		c.Pressure = v.Entries
 		c.drop("pressure", aspectPlacement)
 	}, func(v NamedProfile) string { return v.Name })
-	if o.Pressures == nil && (o.Shapes != nil || o.Offlines != nil) {
-		for i := range p.cases { // pressure on a CPU that a changed shape or offline list took away is no mistake of the user's
+	if o.Pressures == nil && (o.Shapes != nil || o.Cmdlines != nil || o.Offlines != nil) {
+		for i := range p.cases { // pressure on a CPU that a changed shape, command line or offline list took away is no mistake of the user's
 			p.cases[i].trimLevels()
 		}
 	}
@@ -370,7 +385,7 @@ func sameKernel(a, b string) bool {
 
 // Setup tells what the case runs, but for the kernel: equal for two cases that a comparison of kernels sets against each other.
 func (c *Case) Setup() string {
-	return fmt.Sprint(c.Scenario, "|", c.Shape, "|", c.Strategy, "|", c.Driver, "|", c.Vectors, "|", c.DeviceNode, "|", c.Irqchip, "|", c.Pressure.Strings(), "|", c.Offline, "|", c.doing)
+	return fmt.Sprint(c.Scenario, "|", c.Shape, "|", c.Strategy, "|", c.Driver, "|", c.Vectors, "|", c.DeviceNode, "|", c.Irqchip, "|", c.Pressure.Strings(), "|", c.Cmdline, "|", c.Offline, "|", c.doing)
 }
 
 // unique keeps the first of the cases that would run the same thing and expect the same of it.

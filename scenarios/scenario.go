@@ -42,6 +42,7 @@ type Case struct {
 	DeviceNode int // NoNode: none
 	Irqchip    string
 	Pressure   Profile
+	Cmdline    Cmdline      // words added to the guest kernel's command line
 	Offline    cpulist.List // taken offline before the function's driver sees the machine
 	Steps      []Step       // of the experiment; nil: bring the function up, settle, observe as LabelSettled, and see the driver off
 	Labels     []string     // of the observations to make, in time order
@@ -67,10 +68,14 @@ type Module struct{ Name, File string }
 // Judges reports whether the case is held to all that the scenario expects of it, and that is something: else it is only observed, even if nothing goes wrong.
 func (c *Case) Judges() bool { return c.given || !c.taken && c.Expect.states() }
 
-// Online are the CPUs the function's driver sees.
-func (c *Case) Online() cpulist.List {
-	return cpulist.Range(0, c.Shape.CPUs()-1).Minus(c.Offline)
+// Booted are the CPUs that the kernel brings up, as far as the shape and the command line tell.
+func (c *Case) Booted() cpulist.List {
+	asleep, _ := c.Cmdline.asleep(c.Shape)
+	return cpulist.Range(0, c.Shape.CPUs()-1).Minus(asleep)
 }
+
+// Online are the CPUs the function's driver sees.
+func (c *Case) Online() cpulist.List { return c.Booted().Minus(c.Offline) }
 
 // Queues is the number of queue vectors.
 func (c *Case) Queues() int { return c.Vectors - 1 }
@@ -215,7 +220,7 @@ func (d *decoder) expand(f *file, body namedCase) []Case {
 	}
 	expect.steps = steps
 	alternatives := len(st.Kernel) * len(st.Shape) * max(1, len(st.Strategy)) * len(st.Driver) * len(st.Vectors) * len(st.DeviceNode) * len(st.Irqchip) *
-		len(st.Pressure) * len(st.Offline)
+		len(st.Pressure) * len(st.Cmdline) * len(st.Offline)
 	if alternatives > MaxCases {
 		d.fail(cmp.Or(at, "cases"), "the lists multiply to more than %d cases", MaxCases)
 		return nil
@@ -229,6 +234,7 @@ func (d *decoder) expand(f *file, body namedCase) []Case {
 	cases = multiply(cases, st.Vectors, func(c *Case, v VectorCount) string { c.count = v; return vectorsWord(v) })
 	cases = multiply(cases, st.Irqchip, func(c *Case, v irqchipName) string { c.Irqchip = string(v); return string(v) })
 	cases = multiply(cases, st.Pressure, func(c *Case, v NamedProfile) string { c.Pressure = v.Entries; return v.Name })
+	cases = multiply(cases, st.Cmdline, func(c *Case, v Cmdline) string { c.Cmdline = v; return cmdlineWord(v) })
 	cases = multiply(cases, st.Offline, func(c *Case, v offlineList) string { c.Offline = cpulist.List(v); return offlineWord(c.Offline) })
 	cases = multiply(cases, st.Kernel, func(c *Case, v kernelSpec) string { c.Kernel = string(v); return kernelWord(c.Kernel) })
 	stepsFailed := false
@@ -358,6 +364,8 @@ func (c *Case) validateSettings() []problem {
 	}
 	if off := c.Offline.Minus(all); len(off) > 0 {
 		say("offline", "%s not in the shape, which has %s", off.Are("is", "are"), all.Words())
+	} else if off := c.Offline.Minus(c.Booted()); len(off) > 0 {
+		say("offline", "%s not brought up with %q; allowed: CPUs of %s", off.Are("is", "are"), c.Cmdline, cpus(c.Booted().Minus(cpulist.List{0})))
 	}
 	if c.Vectors < 1 || c.Vectors > MaxVectors {
 		say("vectors", "%d vectors are impossible; allowed: 1 to %d", c.Vectors, MaxVectors)

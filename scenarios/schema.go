@@ -77,6 +77,8 @@ func mapType(t reflect.Type) *jsonschema.Schema {
 		return &jsonschema.Schema{Type: "string", MinLength: pointer(1)}
 	case reflect.TypeFor[shapeText]():
 		return pattern(`^(sockets|cores|threads|nodes|memory)=[0-9]+(M|G|MiB|GiB)?(,(sockets|cores|threads|nodes|memory)=[0-9]+(M|G|MiB|GiB)?)*$`)
+	case reflect.TypeFor[Cmdline]():
+		return &jsonschema.Schema{Type: "string", MaxLength: pointer(MaxCmdline)}
 	case reflect.TypeFor[VectorCount]():
 		return either(pattern(`^online([+-][0-9]+)?$`), integer(1))
 	case reflect.TypeFor[deviceNode]():

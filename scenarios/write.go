@@ -58,6 +58,9 @@ func Write(c *Case, remarks []string, steps []Line) []byte {
 			fmt.Fprintf(&b, "  - %s\n", scalar(p))
 		}
 	}
+	if len(c.Cmdline) > 0 {
+		key("cmdline", c.Cmdline.String())
+	}
 	if len(c.Offline) > 0 {
 		key("offline", c.Offline.String())
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/cpulist"
@@ -176,7 +177,11 @@ func OnlinePresent(r kfile.Root) error {
 		return err
 	}
 	for _, id := range present.Minus(online) {
-		if err := r.Write("1", dir(id), "online"); err != nil {
+		err := r.Write("1", dir(id), "online")
+		if errors.Is(err, syscall.ECANCELED) || errors.Is(err, syscall.EPERM) { // another thread of a core, with nosmt
+			continue
+		}
+		if err != nil {
 			return fmt.Errorf("CPU %d: going online: %w", id, err)
 		}
 	}

@@ -32,7 +32,7 @@ import (
 
 // scenarioFlags are the flags that override what a scenario says.
 type scenarioFlags struct {
-	kernels, shapes, strategies, drivers, vectors, deviceNodes, irqchips, pressures, offlines []string
+	kernels, shapes, strategies, drivers, vectors, deviceNodes, irqchips, pressures, cmdlines, offlines []string
 
 	modules []string // in place of the kernel's own
 	cases   []string // to be run, of those there are then
@@ -60,6 +60,7 @@ func (f *scenarioFlags) registerMachine(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.irqchips, "irqchip", nil, "`msi`, or remapped (interrupt remapping: affinity changes take effect at once)")
 	fs.StringArrayVar(&f.pressures, "pressure", nil, "other devices' interrupts (`SPEC`): nvme:queues=4, virtio-blk:queues=2,node=1, vectors:before=queues,cpu0=12,cpu1-3=8, or none. Several are one profile; "+
 		"NAME=SPEC makes an alternative of each name: --pressure quiet=none --pressure busy=nvme:queues=4")
+	fs.StringArrayVar(&f.cmdlines, "cmdline", nil, "words (`WORDS`) added to the guest kernel's command line, e.g. nosmt, or 'isolcpus=managed_irq,domain,2-3 irqaffinity=0-1'; none for none")
 	fs.StringArrayVar(&f.offlines, "offline", nil, "CPUs (`LIST`, e.g. 2-3) taken offline before the vectors are spread; \"\" for none")
 }
 
@@ -74,7 +75,7 @@ func (f *scenarioFlags) command(scenario, name string) string {
 		name   string
 		values []string
 	}{{"kernel", kernels}, {"shape", f.shapes}, {"strategy", f.strategies}, {"driver", f.drivers}, {"vectors", f.vectors}, {"device-node", f.deviceNodes}, {"irqchip", f.irqchips},
-		{"pressure", f.pressures}, {"offline", f.offlines}, {"module", f.modules}, {"expect", f.expect}} {
+		{"pressure", f.pressures}, {"cmdline", f.cmdlines}, {"offline", f.offlines}, {"module", f.modules}, {"expect", f.expect}} {
 		for _, v := range flag.values {
 			words = append(words, "--"+flag.name, v)
 		}
@@ -108,6 +109,9 @@ func (f *scenarioFlags) overrides() (o scenarios.Overrides, err error) {
 	}
 	if o.Pressures, err = scenarios.ParseProfiles(f.pressures); err != nil {
 		return o, fmt.Errorf("--pressure: %w", err)
+	}
+	if o.Cmdlines, err = parseAll("cmdline", f.cmdlines, scenarios.ParseCmdline); err != nil {
+		return o, err
 	}
 	o.Offlines, err = parseAll("offline", f.offlines, cpulist.Parse)
 	return o, err
@@ -452,7 +456,7 @@ func sayHowMany(s Streams, cases []scenarios.Case) {
 	boots := map[string]bool{}
 	for i := range cases {
 		c := &cases[i]
-		boots[fmt.Sprint(c.Kernel, c.Shape, c.Irqchip, c.Pressure.Neighbours())] = true
+		boots[fmt.Sprint(c.Kernel, c.Shape, c.Irqchip, c.Cmdline, c.Pressure.Neighbours())] = true
 	}
 	s.say("%d cases on %s; how much time is left is told when some have ended", len(cases), report.Plural(len(boots), "machine", "different machines"))
 }

@@ -96,6 +96,9 @@ func (p *page) caseInFull(c *result.Case) {
 		node = "node " + strconv.Itoa(*c.DeviceNode)
 	}
 	p.linef("  kernel %s, %s, irqchip %s", foreign.Line(cmp.Or(c.Kernel, c.KernelSpec, "unknown")), what, foreign.Line(c.Irqchip))
+	if c.Cmdline != "" {
+		p.bullet("  command line: ", foreign.Line(c.Cmdline))
+	}
 	for _, m := range c.Modules {
 		p.linef("  module %s of %s%s", foreign.Line(m.Name), foreign.Line(m.File), foreign.Line(Hash(m.SHA256)))
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -60,7 +61,7 @@ type experiment struct {
 func newResult(c *scenarios.Case) result.Case {
 	r := result.Case{
 		Scenario: c.Scenario, Name: c.Name, Command: c.Command, Notes: c.Notes,
-		KernelSpec: c.Kernel, Driver: c.Driver, Strategy: c.Strategy, Irqchip: c.Irqchip, Shape: c.Shape,
+		KernelSpec: c.Kernel, Driver: c.Driver, Strategy: c.Strategy, Irqchip: c.Irqchip, Cmdline: c.Cmdline.String(), Shape: c.Shape,
 		Vectors: c.Vectors, Pressure: c.Pressure.Strings(), Start: lab.StartCold,
 	}
 	if c.DeviceNode != scenarios.NoNode {
@@ -171,6 +172,9 @@ func (e *experiment) attach(ctx context.Context) error {
 	if spare := info.CPUs.Possible.Minus(info.CPUs.Present); replugs(e.c.Steps) > 0 && len(spare) > 0 {
 		e.out.Notes = append(e.out.Notes, fmt.Sprintf("for CPUs to be plugged in again the machine has room for more, and this kernel counts %s as possible: managed interrupts are spread over them, too", spare.Words()))
 	}
+	if booted := e.c.Booted(); len(e.c.Cmdline) > 0 && !slices.Equal(info.CPUs.Online, booted) {
+		e.out.Notes = append(e.out.Notes, fmt.Sprintf("with this command line the kernel brought up %s, and not %s as the scenario was planned for", info.CPUs.Online.Words(), booted.Words()))
+	}
 	for _, cpu := range e.c.Offline {
 		e.stage(fmt.Sprintf("taking CPU %d offline", cpu))
 		var err error
@@ -222,7 +226,7 @@ func (e *experiment) config() lab.Config {
 		Start:     e.opts.Start,
 		QEMU:      e.opts.QEMU,
 		Cache:     e.opts.Cache,
-		Cmdline:   e.opts.Cmdline,
+		Cmdline:   slices.Concat(e.opts.Cmdline, e.c.Cmdline),
 		Keep:      e.opts.Keep,
 		Replugs:   max(e.replugs, replugs(e.c.Steps)),
 		OneThread: oneThread(e.c),

@@ -68,6 +68,7 @@ type Case struct {
 	Strategy   string      `json:"strategy"`         // empty when the kernel's driver places the vectors itself
 	Branch     string      `json:"branch,omitempty"` // which way the strategy went, e.g. "numa-aware, first group skipped"
 	Irqchip    string      `json:"irqchip"`
+	Cmdline    string      `json:"cmdline,omitempty"` // words added to the guest kernel's command line
 	Shape      shape.Shape `json:"shape"`
 	DeviceNode *int        `json:"device_node"` // null: none
 	Vectors    int         `json:"vectors"`     // of the function, HWC included
