@@ -139,6 +139,41 @@ func TestShellHold(t *testing.T) {
 	}
 }
 
+// Lines that come at once, while the driver still sets up again after a reset, are about what is there then; so is the session when it is run again. What the kernel reports meanwhile is told.
+func TestShellAfterReset(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots a virtual machine")
+	}
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	var out, errs bytes.Buffer
+	dir := filepath.Join(t.TempDir(), "session")
+	in := io.MultiReader(&reading{strings.NewReader("offline 3\nrelease\nsettle\nstatus\n"), nil, func() {
+		_, after, _ := strings.Cut(out.String(), "\nVM ")
+		name, _, _ := strings.Cut(strings.TrimSpace(after), ",")
+		var told bytes.Buffer
+		if status := Run(ctx, []string{"ssh", name, "echo '<2>BUG: made by a test' >/dev/kmsg"}, Streams{In: strings.NewReader(""), Out: &told, Err: &told}); status != 0 {
+			t.Errorf("ssh %s: status %d: %s", name, status, &told)
+		}
+	}}, strings.NewReader("sleep 1s\nwait-for link=gone within=100ms\n"))
+	status := Run(ctx, []string{"shell", "--during", "reset-service", "--hold", "request:QUERY_DEV_CONFIG", "--out", dir}, Streams{In: in, Out: &out, Err: &errs})
+	told := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{"5 vectors: HWC on CPU ", "the kernel is in trouble (BUG): BUG: made by a test"} {
+		if status != 0 || !strings.Contains(told, want) {
+			t.Fatalf("status %d, no %q in\n%s%s", status, want, &out, &errs)
+		}
+	}
+	if !strings.Contains(strings.Join(strings.Fields(errs.String()), " "), "not in session.yaml: wait for link gone: left out: the driver's link is up") {
+		t.Errorf("what is left out is not told: %s", &errs)
+	}
+	var results, quiet bytes.Buffer
+	status = Run(ctx, []string{"run", filepath.Join(dir, "session.yaml"), "--expect", "log=any", "--format", "json"}, Streams{In: strings.NewReader(""), Out: &results, Err: &quiet})
+	if status != ExitPass {
+		t.Errorf("run again: status %d\n%s%s", status, &results, &quiet)
+	}
+}
+
 // sshBeside reaches a VM that a shell leads or sits in, whatever standard input is, while another ssh is there, too, and gets the command's own status.
 func sshBeside(ctx context.Context, t *testing.T, name string) {
 	null, err := os.Open(os.DevNull)

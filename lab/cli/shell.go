@@ -165,7 +165,7 @@ func (h *holdSession) run(ctx context.Context, c *scenarios.Case, o runner.Optio
 	if out == "" {
 		return closing(se, err)
 	}
-	kept := h.keep(out)
+	leftOut, kept := h.keep(out)
 	if err = closing(se, err); exitStatus(err) == ExitError {
 		return err
 	}
@@ -173,7 +173,11 @@ func (h *holdSession) run(ctx context.Context, c *scenarios.Case, o runner.Optio
 	if kept = errors.Join(kept, perr); kept != nil {
 		return &exitError{ExitError, errors.Join(err, kept)}
 	}
-	fmt.Fprint(h.s.Err, layout.Hang(fmt.Sprintf("irqlab: %s holds %s", foreign.Line(out), strings.Join(names, ", ")), h.lines.width()))
+	text := fmt.Sprintf("irqlab: %s holds %s\n", foreign.Line(out), strings.Join(names, ", "))
+	for _, what := range leftOut {
+		text += fmt.Sprintf("irqlab: not in %s: %s\n", sessionFile, foreign.Line(what))
+	}
+	fmt.Fprint(h.s.Err, layout.Hang(text, h.lines.width()))
 	return err
 }
 

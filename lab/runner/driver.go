@@ -340,6 +340,7 @@ func (s *stepper) down(ctx context.Context) error {
 		return err
 	}
 	s.stage("taking " + link.Name + " down")
+	s.leaveResets()
 	down := false
 	_, err = s.vm.Agent.SetLink(ctx, agentapi.SetLinkParams{Name: link.Name, Up: &down})
 	return s.refused(ctx, "the driver did not take "+link.Name+" down", err)
@@ -373,6 +374,7 @@ func (s *stepper) unbind(ctx context.Context) error {
 
 // depart has the driver leave, and waits for the device to see what it did last.
 func (s *stepper) depart(ctx context.Context, what string, leave func() error) error {
+	s.leaveResets()
 	if err := s.audit(); err != nil {
 		return err
 	}

@@ -237,6 +237,7 @@ type reset struct {
 	step     *scenarios.Step
 	destroys int  // channels the driver had ended before
 	running  bool // its link was
+	over     bool // nobody need wait any more for the link that was running
 }
 
 // stepDestroy is how a driver begins to set the device up anew.
@@ -607,7 +608,7 @@ func (s *stepper) post(step *scenarios.Step) error {
 	if !ok {
 		return fmt.Errorf("no event %q", p.Event)
 	}
-	r := reset{step, s.inject.Count(stepDestroy), s.running()}
+	r := reset{step: step, destroys: s.inject.Count(stepDestroy), running: s.running()}
 	if err := s.fn.MANA.PostEvent(event); err != nil {
 		return refusef("posting %s: %w", p, err)
 	}
@@ -617,6 +618,51 @@ func (s *stepper) post(step *scenarios.Step) error {
 		s.mu.Unlock()
 	}
 	return nil
+}
+
+// resetTime is how long a driver may take from a reset, which begins with 10 s of sleep, to a link that runs.
+const resetTime = 30 * time.Second
+
+// afterReset waits for the link of a driver that the device has told to reset, unless a rule holds the device: till then there are some of its vectors, or none.
+func (s *stepper) afterReset(ctx context.Context) error {
+	deadline := time.Now().Add(resetTime)
+	for s.resetting() {
+		if time.Now().After(deadline) {
+			s.note("the driver, told to reset, had not brought its link up again after %s; %s", resetTime, s.inject.Progress())
+			s.leaveResets() // once is enough
+		}
+		if err := pause(ctx, poll); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *stepper) resetting() bool {
+	if slices.ContainsFunc(s.inject.States(), func(r inject.RuleState) bool { return r.Held || r.Waits }) {
+		return false
+	}
+	running := s.running()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.resets {
+		r := &s.resets[i]
+		heeded := s.inject.Count(stepDestroy) > r.destroys
+		r.over = r.over || heeded && running
+		if r.running && !r.over && !running {
+			return true
+		}
+	}
+	return false
+}
+
+// leaveResets is told when the link is taken down on purpose: it is not waited for.
+func (s *stepper) leaveResets() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.resets {
+		s.resets[i].over = true
+	}
 }
 
 // running reports whether the device has a link that is up.
@@ -670,9 +716,12 @@ func (s *stepper) changeCPUs(ctx context.Context, step *scenarios.Step, facts *r
 	return err
 }
 
-// vectors are the ones whose interrupts somebody handles now.
+// vectors are the ones whose interrupts somebody handles now; of a driver that is being started, or that the device has told to reset, once it is done.
 func (s *stepper) vectors(ctx context.Context) ([]agentapi.Vector, error) {
 	if _, err := s.probed(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.afterReset(ctx); err != nil {
 		return nil, err
 	}
 	address, err := s.address(ctx)
