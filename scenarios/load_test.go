@@ -53,9 +53,8 @@ func TestLoadErrors(t *testing.T) {
 			`f.yaml:5:5: pressure.1: pressure "nmve:queues=4": unknown kind "nmve"; allowed: nvme, virtio-blk, vectors; did you mean "nvme"?`}},
 		{"pressure on an offline CPU", "name: x\nstrategy: linear\noffline: 3\npressure: vectors:before=hwc,cpu0-3=1\n", []string{
 			`f.yaml:4:11: pressure: "vectors:before=hwc,cpu0-3=1": CPU 3 is not online; allowed: 0-2`}},
-		{"vectors pressure with mana", "name: x\ndriver: mana\npressure: vectors:before=hwc,cpu0=1\n", []string{
-			`f.yaml:3:11: pressure: "vectors:before=hwc,cpu0=1" needs driver vfio: with driver mana nothing in the guest could own the vectors; ` +
-				`use a neighbour, as in nvme:queues=4`}},
+		{"too high a level", "name: x\ndriver: mana\npressure: vectors:before=hwc,cpu0=191\n", []string{
+			`f.yaml:3:11: pressure.0: pressure "vectors:before=hwc,cpu0=191": cpu0=191 is out of range; allowed: 0 to 190; or full`}},
 		{"two entries for a moment", "name: x\nstrategy: linear\npressure: [\"vectors:before=hwc,cpu0=1\", \"vectors:before=hwc,cpu1=1\"]\n", []string{
 			`f.yaml:3:41: pressure.1: pressure "vectors:before=hwc,cpu1=1": there is an entry with before=hwc already; put all CPUs into one`}},
 		{"too few queues expected", "name: x\nstrategy: linear\nvectors: 5\nexpect: {settled: {queues: [0, 1]}}\n", []string{

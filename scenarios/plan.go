@@ -178,7 +178,9 @@ func (p *planner) drivers(o Overrides) error {
 				c.Name = v
 			}
 			c.Strategy = ""
-			c.trim("driver", func(p Pressure) bool { return p.Kind != PressureVectors })
+			if o.DriverImplied { // what was to be seen of the strategies is of no use to it
+				c.Pressure = c.Pressure.Neighbours()
+			}
 		} else if len(o.Strategies) == 0 {
 			c.Strategy = strategy.Mana72 // what the newest driver does
 			c.note("strategy is %s because --driver overrides", c.Strategy)
@@ -438,19 +440,6 @@ func (c *Case) AskAnyVersion() {
 	kept, dropped := c.Expect.without(aspectCounts, aspectMasks, aspectPlacement)
 	c.Expect, c.Steps = kept, kept.steps
 	c.taken = c.taken || len(dropped) > 0
-}
-
-// trim takes away the pressure entries that no longer make sense.
-func (c *Case) trim(flag string, keep func(Pressure) bool) {
-	kept := Profile{}
-	for _, p := range c.Pressure {
-		if keep(p) {
-			kept = append(kept, p)
-		} else {
-			c.note("pressure %q dropped because --%s overrides", p, flag)
-		}
-	}
-	c.Pressure = kept
 }
 
 func (c *Case) trimLevels() {

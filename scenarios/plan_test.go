@@ -88,10 +88,10 @@ func TestPlan(t *testing.T) {
 			"linear: linear vfio 1x2x2 5 node -1 msi " + profile + " off [] debian:7.3", "expectations on masks, placement dropped because --device-node overrides"},
 		{"irqchip", "low-vcpu", Overrides{Irqchips: []string{IrqchipRemapped}, Strategies: []string{"linear"}},
 			"linear: linear vfio 1x2x2 5 node 0 remapped " + profile + " off [] debian:7.3", "expectations on placement dropped because --irqchip overrides"},
-		{"the kernel's driver", "low-vcpu", Overrides{Drivers: []string{DriverMana}}, "mana:  mana 1x2x2 5 node 0 msi [] off [] debian:7.3",
-			"pressure \"vectors:before=hwc,cpu0-3=8\" dropped because --driver overrides\n" +
-				"pressure \"vectors:before=queues,cpu0=12,cpu1=16,cpu2=8,cpu3=10\" dropped because --driver overrides\n" +
-				"expectations on masks, placement dropped because --driver overrides"},
+		{"the kernel's driver", "low-vcpu", Overrides{Drivers: []string{DriverMana}},
+			"mana:  mana 1x2x2 5 node 0 msi [vectors:before=hwc,cpu0-3=8 vectors:before=queues,cpu0=12,cpu1=16,cpu2=8,cpu3=10] off [] debian:7.3\n" +
+				"mana-2:  mana 1x2x2 5 node 0 msi [vectors:before=hwc,cpu0-3=8 vectors:before=queues,cpu0-1=12,cpu2-3=9] off [] debian:7.3",
+			"expectations on masks, placement dropped because --driver overrides"},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
 			cases, notes, err := mustGet(t, tc.scenario).Plan(tc.o)
@@ -225,7 +225,6 @@ func TestPlanErrors(t *testing.T) {
 		{"low-vcpu", Overrides{Kernels: []string{""}}, `--kernel: no kernel is named`},
 		{"low-vcpu", Overrides{Shapes: []shape.Shape{{}}}, `--shape: sockets=0 is impossible`},
 		{"low-vcpu", Overrides{Drivers: []string{DriverMana}, Strategies: []string{"linear"}}, `--strategy: driver mana spreads its vectors itself`},
-		{"low-vcpu", Overrides{Drivers: []string{DriverMana}, Pressures: []NamedProfile{{Entries: Profile{{Kind: PressureVectors, Before: BeforeHWC, Levels: map[int]int{0: 1}}}}}}, `needs driver vfio`},
 		{"low-vcpu", Overrides{Pressures: []NamedProfile{{Entries: Profile{{Kind: PressureNVMe, Queues: 1, Node: 3}}}}}, `pressure: "nvme:queues=1,node=3": node 3 is not in the shape`},
 		{"offline-before", Overrides{Shapes: []shape.Shape{tiny}}, `offline: CPUs 5-7 are not in the shape, which has CPU 0; with --shape, give --offline, too`},
 	} {
@@ -364,7 +363,7 @@ func TestGivenExpectations(t *testing.T) {
 }
 
 func TestShipped(t *testing.T) {
-	want := []string{"low-vcpu", "alternatives", "changed-driver", "device-node", "ht-core-spread", "isolated-cpus", "low-vcpu-driver", "managed-irq-numa", "nosmt", "offline-before", "spread", "threadirqs", "unplug-after", "unplug-during-probe", "unplug-during-reset", "unplug-storm",
+	want := []string{"low-vcpu", "alternatives", "changed-driver", "device-node", "full-cpu", "ht-core-spread", "isolated-cpus", "low-vcpu-driver", "managed-irq-numa", "nosmt", "offline-before", "published-rows", "spread", "threadirqs", "unplug-after", "unplug-during-probe", "unplug-during-reset", "unplug-storm",
 		"vector-boundary"}
 	if got := Shipped(); !slices.Equal(got, want) {
 		t.Errorf("Shipped() = %v, want %v", got, want)
@@ -407,8 +406,8 @@ func TestPlanBare(t *testing.T) {
 		o     Overrides
 		notes int
 	}{
-		{Overrides{Drivers: []string{DriverMana}}, 3},
-		{Overrides{Drivers: []string{DriverMana}, Bare: true}, 2}, // the pressure
+		{Overrides{Drivers: []string{DriverMana}}, 1},
+		{Overrides{Drivers: []string{DriverMana}, Bare: true}, 0},
 		{Overrides{Drivers: []string{DriverMana}, Bare: true, DriverImplied: true}, 0},
 		{Overrides{Vectors: []VectorCount{{N: 7}}, Bare: true}, 0},
 	} {
@@ -419,7 +418,7 @@ func TestPlanBare(t *testing.T) {
 		if len(notes) != tc.notes {
 			t.Errorf("%+v: %d notes: %q", tc.o, len(notes), notes)
 		}
-		if c := cases[0]; tc.o.Drivers != nil && (c.Driver != DriverMana || c.Strategy != "" || len(c.Pressure) > 0) {
+		if c := cases[0]; tc.o.Drivers != nil && (c.Driver != DriverMana || c.Strategy != "" || tc.o.DriverImplied != (len(c.Pressure) == 0)) {
 			t.Errorf("%+v: driver %s, strategy %s, pressure %s", tc.o, c.Driver, c.Strategy, c.Pressure.Strings())
 		}
 	}

@@ -374,9 +374,6 @@ func (c *Case) validateSettings() []problem {
 		say("device-node", "node %d is not in the shape; allowed: none, %s", c.DeviceNode, cpulist.Range(0, c.Shape.Nodes-1))
 	}
 	for _, p := range c.Pressure {
-		if p.Kind == PressureVectors && c.Driver != DriverVFIO {
-			say("pressure", "%q needs driver vfio: with driver %s nothing in the guest could own the vectors; use a neighbour, as in nvme:queues=4", p, c.Driver)
-		}
 		if p.Node >= c.Shape.Nodes {
 			say("pressure", "%q: node %d is not in the shape; allowed: none, %s", p, p.Node, cpulist.Range(0, c.Shape.Nodes-1))
 		}
@@ -385,7 +382,7 @@ func (c *Case) validateSettings() []problem {
 		}
 		total := 0
 		for _, level := range p.Levels {
-			total += level
+			total += Room(level)
 		}
 		if total > MaxVectors {
 			say("pressure", "%q: the levels sum to %d vectors; allowed: %d", p, total, MaxVectors)

@@ -295,9 +295,13 @@ type ApplyResult struct {
 // OccupyParams raises the number of device interrupt vectors that sit on each CPU to at least Levels[cpu], with vectors of the
 // function at Address (opened before), which the agent owns and pins. It never lowers a level.
 type OccupyParams struct {
-	Address string      `json:"address"`
-	Levels  map[int]int `json:"levels"`
+	Address string       `json:"address"`
+	Levels  map[int]int  `json:"levels"`
+	Full    cpulist.List `json:"full,omitempty"` // CPUs that are to have no vector left
 }
+
+// MaxLevel is the room one CPU's vector space has for devices: 256 less the exceptions' and the system's.
+const MaxLevel = 204
 
 // OccupyResult tells the vectors per CPU before and after; a CPU already above its level is in Above.
 type OccupyResult struct {

@@ -58,7 +58,7 @@ func (f *scenarioFlags) registerMachine(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.vectors, "vectors", nil, "MSI-X vectors of the function, HWC included (`N`), or online, online+N, online-N: relative to the online CPUs")
 	fs.StringArrayVar(&f.deviceNodes, "device-node", nil, "NUMA node of the function (`N`), or none")
 	fs.StringArrayVar(&f.irqchips, "irqchip", nil, "`msi`, or remapped (interrupt remapping: affinity changes take effect at once)")
-	fs.StringArrayVar(&f.pressures, "pressure", nil, "other devices' interrupts (`SPEC`): nvme:queues=4, virtio-blk:queues=2,node=1, vectors:before=queues,cpu0=12,cpu1-3=8, or none. Several are one profile; "+
+	fs.StringArrayVar(&f.pressures, "pressure", nil, "other devices' interrupts (`SPEC`): nvme:queues=4, virtio-blk:queues=2,node=1, vectors:before=queues,cpu0=12,cpu1-3=8 (cpu1=full: no vector of it is left), or none. Several are one profile; "+
 		"NAME=SPEC makes an alternative of each name: --pressure quiet=none --pressure busy=nvme:queues=4")
 	fs.StringArrayVar(&f.cmdlines, "cmdline", nil, "words (`WORDS`) added to the guest kernel's command line, e.g. nosmt, or 'isolcpus=managed_irq,domain,2-3 irqaffinity=0-1'; none for none")
 	fs.StringArrayVar(&f.offlines, "offline", nil, "CPUs (`LIST`, e.g. 2-3) taken offline before the vectors are spread; \"\" for none")

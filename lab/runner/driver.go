@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -223,7 +224,14 @@ func (s *stepper) load(ctx context.Context) error {
 		return err
 	}
 	s.stage("loading " + manaModule)
-	inserted, err := s.vm.Agent.LoadModule(ctx, manaModule, "dyndbg=+p")
+	var inserted []string
+	var err error
+	if perr := s.underPressure(ctx, func() error {
+		inserted, err = s.vm.Agent.LoadModule(ctx, manaModule, "dyndbg=+p")
+		return err
+	}); perr != nil {
+		return perr
+	}
 	if err != nil {
 		return s.unloadable(ctx, s.refused(ctx, "the driver did not load", err))
 	}
@@ -276,7 +284,11 @@ func (s *stepper) bind(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.refused(ctx, "the driver did not bind", s.vm.Agent.Bind(ctx, address, manaModule))
+	perr := s.underPressure(ctx, func() error {
+		err = s.vm.Agent.Bind(ctx, address, manaModule)
+		return err
+	})
+	return cmp.Or(perr, s.refused(ctx, "the driver did not bind", err))
 }
 
 // up sets the link up, with a queue on every queue vector.

@@ -27,10 +27,9 @@ import (
 )
 
 const (
-	pressureSlot = "pressure"
-	hotPlug      = 10 * time.Second // for a plugged function to appear in the guest
-	diagnosis    = 20 * time.Second // for what a hung guest still tells
-	explanation  = 45 * time.Second // for that, and for finding out that its agent is mute
+	hotPlug     = 10 * time.Second // for a plugged function to appear in the guest
+	diagnosis   = 20 * time.Second // for what a hung guest still tells
+	explanation = 45 * time.Second // for that, and for finding out that its agent is mute
 )
 
 // experiment is one case on its way to a result.
@@ -45,7 +44,7 @@ type experiment struct {
 	fn      *lab.Function
 	trace   *trace.Recorder // of the function, from the case's begin
 	guest   guestClock
-	inject  *inject.Controller // of a case with steps; nil: the device is never in the way
+	inject  *inject.Controller // of a case with steps, or a driver to be kept waiting; nil: the device is never in the way
 	left    []string           // what the driver left behind, one sentence each
 	replugs int                // for so many CPUs plugged in again there must be room, whatever the steps
 
@@ -84,7 +83,7 @@ func runCase(ctx context.Context, c *scenarios.Case, o Options, started func()) 
 	if o.Out != "" {
 		e.trace = trace.New(keptEvents)
 	}
-	if c.Steps != nil {
+	if c.Steps != nil || c.Driver == scenarios.DriverMana && c.Pressure.Levels(scenarios.BeforeQueues) != nil {
 		e.inject = inject.New()
 	}
 	err := contain(func() error { return e.run(ctx, limit) })
@@ -285,43 +284,6 @@ var notInName = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
 func vmName(c *scenarios.Case) string {
 	name := c.Scenario + "-" + notInName.ReplaceAllString(c.Slug(), "_")
 	return strings.TrimRight(name[:min(len(name), qemu.MaxName)], "-_.")
-}
-
-func (e *experiment) hasLevels() bool {
-	return e.c.Pressure.Levels(scenarios.BeforeHWC) != nil || e.c.Pressure.Levels(scenarios.BeforeQueues) != nil
-}
-
-// openPressure opens the function whose vectors are the agent's to place, if the case needs it, and returns what brings the levels of a moment about.
-func (s *stepper) openPressure(ctx context.Context) (press func(ctx context.Context, before string) error, err error) {
-	if !s.hasLevels() {
-		return func(context.Context, string) error { return nil }, nil
-	}
-	open := agentapi.OpenFunctionParams{Vendor: lab.VendorID, Device: lab.PressureID, WaitMS: int(hotPlug.Milliseconds())}
-	fn, err := s.vm.Agent.OpenFunction(ctx, open)
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context, before string) error {
-		levels := s.c.Pressure.Levels(before)
-		if levels == nil {
-			return nil
-		}
-		s.stage("pressure before " + before)
-		r, err := s.vm.Agent.Occupy(ctx, fn.Address, levels)
-		if err == nil && len(r.Above) > 0 {
-			s.note("pressure before %s: %s more vectors than its level already", before, r.Above.Are("had", "had"))
-		}
-		return err
-	}, nil
-}
-
-// mostPressure is the number of vectors the levels could need on CPUs that have none; one at least, since no function has less.
-func (e *experiment) mostPressure() int {
-	sum := 0
-	for cpu := range e.c.Shape.CPUs() {
-		sum += max(e.c.Pressure.Levels(scenarios.BeforeHWC)[cpu], e.c.Pressure.Levels(scenarios.BeforeQueues)[cpu])
-	}
-	return max(1, min(sum, scenarios.MaxVectors))
 }
 
 // rows are a reading's vectors, with what was asked of them.

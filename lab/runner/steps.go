@@ -227,6 +227,7 @@ type stepper struct {
 	seen     agentapi.LogRecord // the last one of the kernel log
 	plugged  cpulist.List
 	resets   []reset // asked for since the driver was last found complete
+	pressed  bool    // the pressure for the kernel's driver is there, or under way
 	audited  uint64  // number of the last of the device's audits that was seen
 	fault    bool    // a rule may have made driver and device disagree
 	returned []string
@@ -299,6 +300,9 @@ func (s *stepper) logged(ctx context.Context) (agentapi.LogRecord, error) {
 // end lets the device go on, and says what became of the rules and of what was started in the background.
 func (s *stepper) end(err error) error {
 	for _, r := range s.inject.States() {
+		if r.Name == beforeQueues {
+			continue
+		}
 		out := result.Rule{Name: r.Name, Text: scenarios.RuleText(r.Rule), Hits: r.Hits}
 		if r.Hits == 0 {
 			out.Tells = s.inject.Progress()
