@@ -288,6 +288,9 @@ func plainStep(err error) string {
 	if step.Late && len(step.Holds) > 0 {
 		text += "; the device is held: " + strings.Join(step.Holds, ", ")
 	}
+	if len(step.Ate) > 0 {
+		text += "; dropped by a rule: " + strings.Join(step.Ate, ", ")
+	}
 	return text
 }
 

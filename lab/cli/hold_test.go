@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"irqlab/lab/layout"
+	"irqlab/lab/runner"
 	"irqlab/scenarios"
 	"irqlab/scenarios/result"
 )
@@ -32,7 +34,7 @@ func TestShellHold(t *testing.T) {
 	saved := filepath.Join(t.TempDir(), "early.yaml")
 	first := "offline 3\nunplug 0\nstatus\n"
 	commands := strings.Join([]string{
-		"save " + saved, "save " + saved, "wait-for held=no-such", "release", "release", "wait-for link=there", "up", "settle", "vectors",
+		"save " + saved, "save " + saved, "wait-for held=no-such", "release", "release", "wait-for link=there", "up", "wait-for step=response:CONFIG_VPORT_RX within=2s", "settle", "vectors",
 		"offline 2-3", "offline 3", "online 2", "fire vectors=1 rounds=2", "vectors", "log", "bogus", "ofline 3", "help offline", "help",
 		"hold request:CONFIG_VPORT_RX as=x", "down", "wait-for held=x", "quit", "not reached",
 	}, "\n")
@@ -59,6 +61,7 @@ func TestShellHold(t *testing.T) {
 		"release: the device is held at nothing",
 		"it has come, after",
 		"eth0 is up with 4 channels",
+		"it has come, after 0.0 s", // since the step before began
 		"5 vectors: HWC on CPU ",
 		"reading-1, CPUs 0-3 online",
 		"CPUs 2-3 offline; online: 0-1",
@@ -249,5 +252,13 @@ func TestPipedLines(t *testing.T) {
 	}
 	if line, err := l.read(""); err == nil || !strings.Contains(err.Error(), "a line of more than 65536 bytes is no step") {
 		t.Errorf("%.20q, %v", line, err)
+	}
+}
+
+// What a person is told of a step has not the step's place, and names the rules that had a part in its failure.
+func TestPlainStep(t *testing.T) {
+	err := &runner.StepError{Err: errors.New("not handled"), Late: true, Holds: []string{"x (hold at vector:1)"}, Ate: []string{"y (drop at vector:2), 3 so far"}}
+	if got, want := plainStep(err), "not handled; the device is held: x (hold at vector:1); dropped by a rule: y (drop at vector:2), 3 so far"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -41,7 +41,7 @@ lets you take CPUs offline, unplug them, look around and release the device; hel
 leaves that, the timeline as a file and as a page, and the console. Lines may be piped in, one step each: they are shown before their answers, and the status tells only that the
 prompt came to its end (irqlab help exit-status).`,
 		Example: "  irqlab shell\n  irqlab shell device-node --device-node 1 --kernel debian:6.18\n  irqlab shell --hold request:QUERY_DEV_CONFIG --during reset-service\n" +
-			"  irqlab shell --hold request:DESTROY_WQ_OBJ --during set-channels=2 --out session",
+			"  irqlab shell --hold request:DESTROY_WQ_OBJ --during set-channels=2 --out held",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := mf.validate(); err != nil {

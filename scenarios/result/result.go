@@ -41,6 +41,14 @@ type Report struct {
 	Seconds float64 `json:"seconds,omitempty"` // elapsed until the last case had ended, fetching not included
 	Cases   []Case  `json:"cases"`
 	NotRun  int     `json:"not_run,omitempty"` // cases that had not ended when the run was interrupted, or when this was written
+	Pending []Pending `json:"pending,omitempty"` // those
+}
+
+// Pending is a case that had not ended.
+type Pending struct {
+	Scenario string `json:"scenario"`
+	Name     string `json:"case"`
+	Command  string `json:"command,omitempty"` // that runs it
 }
 
 // Host is the machine the lab ran on.
