@@ -26,6 +26,7 @@ const (
 	LocalSpread = "local-spread"
 	Siblings    = "siblings"
 	Node        = "node"
+	Masks       = "masks" // that the user gives: Given, which no topology has a part in
 )
 
 // Branches a strategy can take; Plan.Branch is one of them. Every strategy that has only one is its own branch.
@@ -39,6 +40,7 @@ const (
 	BranchSiblings      = "siblings"
 	BranchNode          = "node"
 	BranchNodeNone      = "node, the function has none: all online"
+	BranchMasks         = "masks"
 )
 
 // Plan is what a strategy asks for. A nil mask means that the vector is left alone.
@@ -123,6 +125,20 @@ func Compute(name string, topo agentapi.Topology, node, total, queues int) (Plan
 		return Plan{}, fmt.Errorf("strategy %s: %d queue vectors out of %d in all: the HWC needs one of its own", name, queues, total)
 	}
 	return r.plan(newSpreader(topo, node, total), queues), nil
+}
+
+// Given is the plan of masks that the user gives, the first for the first queue vector. The HWC is left alone. There may be fewer queue vectors than masks: a kernel that
+// refuses a vector leaves the ones before it.
+func Given(masks []cpulist.List, queues int) (Plan, error) {
+	if queues > len(masks) {
+		return Plan{}, fmt.Errorf("strategy %s: %d masks for %d queue vectors", Masks, len(masks), queues)
+	}
+	for i, m := range masks {
+		if len(m) == 0 {
+			return Plan{}, fmt.Errorf("strategy %s: mask %d names no CPU", Masks, i)
+		}
+	}
+	return Plan{Branch: BranchMasks, Queues: slices.Clone(masks[:queues])}, nil
 }
 
 // spreader is a topology prepared for one function.

@@ -261,3 +261,29 @@ func ExampleCompute() {
 	// numa-aware, first group skipped
 	// 0-1 [2-3 0-1 2-3]
 }
+
+// Masks of the user's own go to the queue vectors in order, and to those alone.
+func TestGiven(t *testing.T) {
+	masks := []cpulist.List{{0}, {1, 5}, {2, 3}}
+	for _, tc := range []struct {
+		masks     []cpulist.List
+		queues    int
+		want, err string
+	}{
+		{masks, 3, ".; 0 1,5 2-3", ""},
+		{masks, 2, ".; 0 1,5", ""}, // the kernel refused the third vector
+		{masks, 0, ".; ", ""},      // the HWC's turn
+		{masks, 4, "", "3 masks for 4 queue vectors"},
+		{[]cpulist.List{{0}, {}}, 2, "", "mask 1 names no CPU"},
+	} {
+		p, err := Given(tc.masks, tc.queues)
+		switch {
+		case tc.err != "":
+			if err == nil || !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%v for %d: error %v, want one with %q", tc.masks, tc.queues, err, tc.err)
+			}
+		case err != nil || show(p) != tc.want || p.Branch != BranchMasks:
+			t.Errorf("%v for %d: %s, %v; want %s", tc.masks, tc.queues, show(p), err, tc.want)
+		}
+	}
+}
