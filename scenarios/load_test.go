@@ -18,9 +18,9 @@ func TestLoadErrors(t *testing.T) {
 			`f.yaml:2:1: stratgy: unknown key; allowed: name, title, question, text, source, kernel-bound, kernel, shape, strategy, driver, vectors, device-node, irqchip, ` +
 				`pressure, offline, steps, expect, cases; did you mean "strategy"?`}},
 		{"unknown strategy", "name: x\nstrategy: linaer\n", []string{
-			`f.yaml:2:11: strategy: unknown strategy "linaer"; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node, masks:CPUS/CPUS/…; did you mean "linear"?`}},
+			`f.yaml:2:11: strategy: unknown strategy "linaer"; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node, spread, single, masks:CPUS/CPUS/…; did you mean "linear"?`}},
 		{"unknown strategy in a list", "name: x\nstrategy:\n  - linear\n  - xyzzy\n", []string{
-			`f.yaml:4:5: strategy.1: unknown strategy "xyzzy"; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node, masks:CPUS/CPUS/…`}},
+			`f.yaml:4:5: strategy.1: unknown strategy "xyzzy"; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node, spread, single, masks:CPUS/CPUS/…`}},
 		{"unknown key in a case", "name: x\ncases:\n  a:\n    strategy: linear\n    expect:\n      settled:\n        queue: [0]\n", []string{
 			`f.yaml:7:9: cases.a.expect.settled.queue: unknown key; allowed: online, vectors, hwc, queues, hwc-mask, queue-masks, queue-hints, clustered, ` +
 				`idle-cpus, unused, own-cpu, queues-within, pending, dropped, offline-cpus; did you mean "queues"?`}},
@@ -34,7 +34,7 @@ func TestLoadErrors(t *testing.T) {
 		{"bad name", "name: Low VCPU\nstrategy: linear\n", []string{`f.yaml:1:7: name: "Low VCPU" is ` + nameProblem}},
 		{"bad case name", "name: x\nstrategy: linear\ncases: {../a: {}}\n", []string{`f.yaml:3:9: cases.../a: ` + nameProblem}},
 		{"no strategy", "name: x\ncases:\n  a: {vectors: 3}\n", []string{
-			`f.yaml:1:1: strategy: driver vfio needs a strategy; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node, masks:CPUS/CPUS/…`}},
+			`f.yaml:1:1: strategy: driver vfio needs a strategy; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node, spread, single, masks:CPUS/CPUS/…`}},
 		{"strategy with mana", "name: x\ndriver: mana\nstrategy: linear\n", []string{
 			`f.yaml:3:11: strategy: driver mana spreads its vectors itself, so linear cannot be applied; leave strategy out, or use driver vfio`}},
 		{"no value", "name: x\nstrategy:\n", []string{`f.yaml:2:1: strategy: no value is given`}},

@@ -146,7 +146,8 @@ type CPU struct {
 	Node     int          `json:"node"`
 	Core     int          `json:"core"`
 	Package  int          `json:"package"`
-	Siblings cpulist.List `json:"siblings"` // online hardware threads of the same core, itself included
+	Siblings cpulist.List `json:"siblings"`     // online hardware threads of the same core, itself included
+	L3       cpulist.List `json:"l3,omitempty"` // online CPUs that share its level 3 cache, itself included; nil: the kernel does not tell
 }
 
 // Node is one NUMA node.
