@@ -443,6 +443,9 @@ func (w *Observed) validate(c *Case) []problem {
 
 // branches are those the case can take.
 func branches(c *Case) []string {
+	if c.Masks != nil {
+		return []string{strategy.BranchMasks}
+	}
 	if c.Driver == DriverVFIO {
 		return strategy.Branches(c.Strategy)
 	}

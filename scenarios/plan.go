@@ -99,11 +99,16 @@ func (p *planner) apply(o Overrides) error {
 	for _, list := range []struct {
 		flag           string
 		words, allowed []string
-	}{{"strategy", o.Strategies, strategyNames()}, {"driver", o.Drivers, Drivers()}, {"irqchip", o.Irqchips, Irqchips()}} {
+	}{{"driver", o.Drivers, Drivers()}, {"irqchip", o.Irqchips, Irqchips()}} {
 		for _, w := range list.words {
 			if !slices.Contains(list.allowed, w) {
 				return fmt.Errorf("--%s: %w", list.flag, unknown(list.flag, w, list.allowed))
 			}
+		}
+	}
+	for _, text := range o.Strategies {
+		if err := ParseStrategy(text); err != nil {
+			return fmt.Errorf("--strategy: %w", err)
 		}
 	}
 	for _, s := range o.Shapes {
@@ -177,12 +182,12 @@ func (p *planner) drivers(o Overrides) error {
 			if c.Name == c.Strategy {
 				c.Name = v
 			}
-			c.Strategy = ""
+			c.spreadBy("")
 			if o.DriverImplied { // what was to be seen of the strategies is of no use to it
 				c.Pressure = c.Pressure.Neighbours()
 			}
 		} else if len(o.Strategies) == 0 {
-			c.Strategy = strategy.Mana72 // what the newest driver does
+			c.spreadBy(strategy.Mana72) // what the newest driver does
 			c.note("strategy is %s because --driver overrides", c.Strategy)
 		}
 		c.drop("driver", aspectMasks, aspectPlacement)
@@ -205,7 +210,7 @@ func (p *planner) strategies(o Overrides) error {
 	}
 	p.cases = vfio
 	override(p, o.Strategies, true, func(c *Case, v string) bool { return c.Strategy == v }, func(c *Case, v string) {
-		c.Strategy = v
+		c.spreadBy(v)
 		c.drop("strategy", aspectMasks, aspectPlacement)
 	}, func(v string) string { return v })
 	p.cases = append(p.cases, own...)

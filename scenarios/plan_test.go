@@ -48,6 +48,10 @@ func TestPlan(t *testing.T) {
 			"numa-aware/siblings: siblings vfio 1x2x2 5 node 0 msi " + profile + " off [] debian:7.3\n" +
 				"unset/siblings: siblings vfio 1x2x2 5 node 0 msi " + unsetProfile + " off [] debian:7.3",
 			"expectations on masks, placement dropped because --strategy overrides"},
+		{"masks of one's own", "low-vcpu", Overrides{Strategies: []string{"masks:0/1/2/0-3"}},
+			"numa-aware/masks:0/1/2/0-3: masks:0/1/2/0-3 vfio 1x2x2 5 node 0 msi " + profile + " off [] debian:7.3\n" +
+				"unset/masks:0/1/2/0-3: masks:0/1/2/0-3 vfio 1x2x2 5 node 0 msi " + unsetProfile + " off [] debian:7.3",
+			"expectations on masks, placement dropped because --strategy overrides"},
 		{"pressure away", "low-vcpu", Overrides{Pressures: []NamedProfile{{}}, Strategies: []string{"linear"}},
 			"linear: linear vfio 1x2x2 5 node 0 msi [] off [] debian:7.3", "expectations on placement dropped because --pressure overrides"},
 		{"vectors", "low-vcpu", Overrides{Vectors: []VectorCount{{N: 6}}, Strategies: []string{"linear"}},
@@ -215,7 +219,7 @@ func TestPlanErrors(t *testing.T) {
 		want     string
 	}{
 		{"low-vcpu", Overrides{Strategies: []string{"linaer"}}, `scenario low-vcpu: --strategy: unknown strategy "linaer"; allowed: numa-aware, linear, mana-7.2, unset, ` +
-			`all-online, local-spread, siblings, node; did you mean "linear"?`},
+			`all-online, local-spread, siblings, node, spread, single, masks:CPUS/CPUS/…; did you mean "linear"?`},
 		{"low-vcpu", Overrides{Drivers: []string{"vfoi"}}, `--driver: unknown driver "vfoi"; allowed: vfio, mana; did you mean "vfio"?`},
 		{"low-vcpu", Overrides{Irqchips: []string{"x2"}}, `--irqchip: unknown irqchip "x2"; allowed: msi, remapped`},
 		{"low-vcpu", Overrides{Vectors: []VectorCount{{N: 2049}}}, `vectors: 2049 vectors are impossible; allowed: 1 to 2048`},
@@ -226,6 +230,8 @@ func TestPlanErrors(t *testing.T) {
 		{"low-vcpu", Overrides{Shapes: []shape.Shape{{}}}, `--shape: sockets=0 is impossible`},
 		{"low-vcpu", Overrides{Drivers: []string{DriverMana}, Strategies: []string{"linear"}}, `--strategy: driver mana spreads its vectors itself`},
 		{"low-vcpu", Overrides{Pressures: []NamedProfile{{Entries: Profile{{Kind: PressureNVMe, Queues: 1, Node: 3}}}}}, `pressure: "nvme:queues=1,node=3": node 3 is not in the shape`},
+		{"low-vcpu", Overrides{Strategies: []string{"masks:0/x"}}, `--strategy: mask 1: CPU list "x": "x" is not a CPU number`},
+		{"low-vcpu", Overrides{Strategies: []string{"masks:0/1"}}, `strategy: 2 masks are given, but 5 vectors make 4 queue vectors beside the HWC`},
 		{"offline-before", Overrides{Shapes: []shape.Shape{tiny}}, `offline: CPUs 5-7 are not in the shape, which has CPU 0; with --shape, give --offline, too`},
 	} {
 		_, _, err := mustGet(t, tc.scenario).Plan(tc.o)

@@ -36,7 +36,8 @@ type Case struct {
 	Text       string // why this case is as it is
 	Kernel     string // SPEC
 	Shape      shape.Shape
-	Strategy   string // empty with driver mana, which has its own
+	Strategy   string         // a name, or masks:0/1/2-3; empty with driver mana, which has its own
+	Masks      []cpulist.List // of the queue vectors, where Strategy is masks
 	Driver     string
 	Vectors    int // in all, HWC included
 	DeviceNode int // NoNode: none
@@ -227,7 +228,7 @@ func (d *decoder) expand(f *file, body namedCase) []Case {
 	}
 	cases := []Case{{Scenario: f.Name, Name: body.name, Question: f.Question, Text: body.Text, Steps: steps, Expect: expect, Labels: expect.labels(), Known: body.Known, key: body.name, doing: setup(steps),
 		bound: f.KernelBound}}
-	cases = multiply(cases, st.Strategy, func(c *Case, v strategyName) string { c.Strategy = string(v); return string(v) })
+	cases = multiply(cases, st.Strategy, (*Case).spread)
 	cases = multiply(cases, st.Driver, func(c *Case, v driverName) string { c.Driver = string(v); return string(v) })
 	cases = multiply(cases, st.Shape, func(c *Case, v shapeText) string { c.Shape = shape.Shape(v); return shapeWord(c.Shape) })
 	cases = multiply(cases, st.DeviceNode, func(c *Case, v deviceNode) string { c.DeviceNode = int(v); return nodeWord(c.DeviceNode) })
@@ -355,9 +356,12 @@ func (c *Case) validateSettings() []problem {
 	all := cpulist.Range(0, c.Shape.CPUs()-1)
 	switch {
 	case c.Driver == DriverVFIO && c.Strategy == "":
-		say("strategy", "driver vfio needs a strategy; allowed: %s", strings.Join(strategyNames(), ", "))
+		say("strategy", "driver vfio needs a strategy; allowed: %s", strings.Join(append(strategyNames(), MasksForm), ", "))
 	case c.Driver == DriverMana && c.Strategy != "":
 		say("strategy", "driver mana spreads its vectors itself, so %s cannot be applied; leave strategy out, or use driver vfio", c.Strategy)
+	}
+	if err := c.validateMasks(); err != nil {
+		say("strategy", "%v", err)
 	}
 	if c.Offline.Has(0) {
 		say("offline", "CPU 0 cannot be taken offline; allowed: CPUs of %s", cpus(all.Minus(cpulist.List{0})))

@@ -33,6 +33,8 @@ func definition(name string) *jsonschema.Schema { return &jsonschema.Schema{Ref:
 
 const cpuListPattern = `^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)?$`
 
+const masksPattern = `^masks:[0-9]+(-[0-9]+)?([,/][0-9]+(-[0-9]+)?)*$`
+
 // generateSchema derives the schema from the types the loader fills.
 func generateSchema() ([]byte, error) {
 	r := reflector()
@@ -61,8 +63,10 @@ func schemaOf(t reflect.Type) *jsonschema.Schema {
 // mapType gives the schema of types whose text form differs from their Go form; nil: derive it.
 func mapType(t reflect.Type) *jsonschema.Schema {
 	switch t {
-	case reflect.TypeFor[strategyName]():
-		return words(strategy.Names()...)
+	case reflect.TypeFor[spreading]():
+		own := schemaOf(reflect.TypeFor[ownStrategy]())
+		own.MinProperties, own.MaxProperties = pointer(1), pointer(1)
+		return either(words(strategy.Names()...), pattern(masksPattern), own)
 	case reflect.TypeFor[driverName]():
 		return words(Drivers()...)
 	case reflect.TypeFor[irqchipName]():

@@ -40,7 +40,9 @@ func Write(c *Case, remarks []string, steps []Line) []byte {
 		key("question", c.Question)
 	}
 	key("driver", c.Driver)
-	if c.Strategy != "" {
+	if c.Masks != nil {
+		fmt.Fprintf(&b, "strategy: %s\n", flowText(reflect.ValueOf(ownStrategy{Masks: c.Masks})))
+	} else if c.Strategy != "" {
 		key("strategy", c.Strategy)
 	}
 	key("kernel", c.Kernel)

@@ -142,3 +142,26 @@ func FuzzScalar(f *testing.F) {
 		}
 	})
 }
+
+// Masks of the user's own are written as they are read, and an editor accepts them.
+func TestWriteMasks(t *testing.T) {
+	sc, err := Load("f.yaml", []byte("name: x\nvectors: 4\nstrategy: {masks: [0, '1,3', 2-3]}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases, _, err := sc.Plan(Overrides{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := Write(&cases[0], nil, []Line{{Step: Step{Verb: VerbProbe}}})
+	again, err := Load("written", file)
+	if err != nil {
+		t.Fatalf("%s\n%v", file, err)
+	}
+	if err := compiled(t).Validate(instance(t, file)); err != nil {
+		t.Errorf("%s\n%v", file, err)
+	}
+	if got := again.cases[0]; got.Strategy != "masks:0/1,3/2-3" || !cmp.Equal(got.Masks, cases[0].Masks) {
+		t.Errorf("%s\nis read as %s, %v", file, got.Strategy, got.Masks)
+	}
+}

@@ -284,6 +284,12 @@ func TestFunctionLife(t *testing.T) {
 	if len(hwc.Vectors) != 1 || len(all.Vectors) != 5 || all.Vectors[4].Index != 4 || all.Vectors[4].Name != "vfio-msix[4](0000:81:00.0)" {
 		t.Errorf("%+v, %+v", hwc, all)
 	}
+	own := []cpulist.List{{3}, {0, 2}, {1}, {0, 1, 2, 3}}
+	given := call[agentapi.ApplyResult](t, c, agentapi.MethodApply, agentapi.ApplyParams{Strategy: "masks:3/0,2/1/0-3", Masks: own, Total: 5, Queues: all.Vectors[1:]})
+	if got := fmt.Sprint(given.Masks[1].Mask, " ", given.Masks[3].Mask); got != "0,2 0-3" || given.Branch != "masks" {
+		t.Errorf("masks of one's own: %s, %s", got, given.Branch)
+	}
+	wantCode(t, c, agentapi.MethodApply, agentapi.ApplyParams{Masks: own[:3], Total: 5, Queues: all.Vectors[1:]}, agentapi.CodeInvalid, "3 masks for 4 queue vectors")
 	applied := call[agentapi.ApplyResult](t, c, agentapi.MethodApply,
 		agentapi.ApplyParams{Strategy: "linear", Node: 0, Total: 5, HWC: &all.Vectors[0], Queues: all.Vectors[1:]})
 	var masks []string

@@ -64,6 +64,11 @@ func Topology(r kfile.Root) (agentapi.Topology, error) {
 			return t, fmt.Errorf("CPU %d: %w", id, err)
 		}
 		c.Siblings = siblings.And(t.Online)
+		if shared, err := r.CPUs(dir(id), "cache/index3/shared_cpu_list"); err == nil {
+			c.L3 = shared.And(t.Online)
+		} else if !errors.Is(err, fs.ErrNotExist) { // a machine need not have such a cache
+			return t, fmt.Errorf("CPU %d: %w", id, err)
+		}
 		t.CPUs = append(t.CPUs, c)
 	}
 	return t, nil

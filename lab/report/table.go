@@ -84,8 +84,9 @@ func (p *page) caseInFull(c *result.Case) {
 	if c.Strategy != "" {
 		what += ", strategy " + foreign.Line(c.Strategy)
 	}
+	kind, _, _ := strings.Cut(c.Strategy, ":") // of masks:0/1
 	switch c.Branch {
-	case "", c.Strategy:
+	case "", c.Strategy, kind:
 	case result.BranchUnknown:
 		what += " (its masks are no strategy's)"
 	default:

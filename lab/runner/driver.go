@@ -112,7 +112,7 @@ func (s *stepper) open(ctx context.Context) error {
 	if err != nil {
 		return refusedVector(0, err)
 	}
-	apply := agentapi.ApplyParams{Strategy: s.c.Strategy, Node: fn.Node, Total: s.c.Vectors, HWC: &vectors[0]}
+	apply := agentapi.ApplyParams{Strategy: s.c.Strategy, Masks: s.c.Masks, Node: fn.Node, Total: s.c.Vectors, HWC: &vectors[0]}
 	if err := s.apply(ctx, apply); err != nil {
 		return err
 	}

@@ -35,12 +35,12 @@ const (
 
 // Report is one run of irqlab.
 type Report struct {
-	Schema  int     `json:"schema"`
-	IRQLab  string  `json:"irqlab,omitempty"` // the version that made it
-	Host    Host    `json:"host"`
-	Seconds float64 `json:"seconds,omitempty"` // elapsed until the last case had ended, fetching not included
-	Cases   []Case  `json:"cases"`
-	NotRun  int     `json:"not_run,omitempty"` // cases that had not ended when the run was interrupted, or when this was written
+	Schema  int       `json:"schema"`
+	IRQLab  string    `json:"irqlab,omitempty"` // the version that made it
+	Host    Host      `json:"host"`
+	Seconds float64   `json:"seconds,omitempty"` // elapsed until the last case had ended, fetching not included
+	Cases   []Case    `json:"cases"`
+	NotRun  int       `json:"not_run,omitempty"` // cases that had not ended when the run was interrupted, or when this was written
 	Pending []Pending `json:"pending,omitempty"` // those
 }
 
