@@ -175,8 +175,8 @@ func TestMatrix(t *testing.T) {
 	shapes := []shape.Shape{small, large, large, large}
 	shapes[2].Cores, shapes[3].Threads = 4, 1
 	cases, _, err = mustGet(t, "alternatives").Plan(Overrides{Strategies: []string{AllStrategies}, Pressures: []NamedProfile{{}}, Shapes: shapes, Kernels: []string{"debian:6.18", "debian:7.2", "debian:7.3"}})
-	if err != nil || len(cases) != 96 {
-		t.Errorf("%d cases, want 96: %v", len(cases), err)
+	if err != nil || len(cases) != 120 {
+		t.Errorf("%d cases, want 120: %v", len(cases), err)
 	}
 	for n := range 4 { // nothing that the scenario says itself is taken from the shape it says it of
 		if c := cases[n]; c.Shape == small && c.Expect.Settled.QueueMasks == nil {
