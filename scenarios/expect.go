@@ -36,7 +36,7 @@ type Expect struct {
 func (e Expect) states() bool {
 	stated := e.Branch != nil || e.Log != nil || e.Settled != nil && !e.Settled.empty()
 	for s := range allSteps(e.steps) {
-		stated = stated || s.Refused != "" || s.Expect != nil || s.Verb == VerbStorm || s.Verb == VerbWaitFor
+		stated = stated || s.Refused != "" || s.Expect != nil || s.Verb == VerbStorm || s.Verb == VerbWaitFor || s.Run != nil
 	}
 	return stated
 }

@@ -16,11 +16,11 @@ func TestLoadErrors(t *testing.T) {
 	}{
 		{"unknown key", "name: x\nstratgy: linear\n", []string{
 			`f.yaml:2:1: stratgy: unknown key; allowed: name, title, question, text, source, kernel-bound, kernel, shape, strategy, driver, vectors, device-node, irqchip, ` +
-				`pressure, cmdline, offline, steps, expect, cases; did you mean "strategy"?`}},
+				`pressure, cmdline, offline, files, steps, expect, cases; did you mean "strategy"?`}},
 		{"unknown strategy", "name: x\nstrategy: linaer\n", []string{
-			`f.yaml:2:11: strategy: unknown strategy "linaer"; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node, spread, single, masks:CPUS/CPUS/…; did you mean "linear"?`}},
+			`f.yaml:2:11: strategy: unknown strategy "linaer"; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node, spread, single, masks:CPUS/CPUS/…, script:FILE ARGS; did you mean "linear"?`}},
 		{"unknown strategy in a list", "name: x\nstrategy:\n  - linear\n  - xyzzy\n", []string{
-			`f.yaml:4:5: strategy.1: unknown strategy "xyzzy"; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node, spread, single, masks:CPUS/CPUS/…`}},
+			`f.yaml:4:5: strategy.1: unknown strategy "xyzzy"; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node, spread, single, masks:CPUS/CPUS/…, script:FILE ARGS`}},
 		{"unknown key in a case", "name: x\ncases:\n  a:\n    strategy: linear\n    expect:\n      settled:\n        queue: [0]\n", []string{
 			`f.yaml:7:9: cases.a.expect.settled.queue: unknown key; allowed: online, vectors, hwc, queues, hwc-mask, queue-masks, queue-hints, clustered, ` +
 				`idle-cpus, unused, own-cpu, queues-within, pending, dropped, offline-cpus; did you mean "queues"?`}},
@@ -34,7 +34,7 @@ func TestLoadErrors(t *testing.T) {
 		{"bad name", "name: Low VCPU\nstrategy: linear\n", []string{`f.yaml:1:7: name: "Low VCPU" is ` + nameProblem}},
 		{"bad case name", "name: x\nstrategy: linear\ncases: {../a: {}}\n", []string{`f.yaml:3:9: cases.../a: ` + nameProblem}},
 		{"no strategy", "name: x\ncases:\n  a: {vectors: 3}\n", []string{
-			`f.yaml:1:1: strategy: driver vfio needs a strategy; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node, spread, single, masks:CPUS/CPUS/…`}},
+			`f.yaml:1:1: strategy: driver vfio needs a strategy; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node, spread, single, masks:CPUS/CPUS/…, script:FILE ARGS`}},
 		{"strategy with mana", "name: x\ndriver: mana\nstrategy: linear\n", []string{
 			`f.yaml:3:11: strategy: driver mana spreads its vectors itself, so linear cannot be applied; leave strategy out, or use driver vfio`}},
 		{"no value", "name: x\nstrategy:\n", []string{`f.yaml:2:1: strategy: no value is given`}},
@@ -70,7 +70,7 @@ func TestLoadErrors(t *testing.T) {
 		{"a rule", "name: x\nstrategy: linear\nexpect: {log: dirty}\n", []string{`f.yaml:3:15: expect.log: unknown rule "dirty"; allowed: clean, any`}},
 		{"bool", "name: x\nstrategy: linear\nexpect: {settled: {clustered: maybe}}\n", []string{
 			`f.yaml:3:31: expect.settled.clustered: "maybe" is neither; allowed: true, false`}},
-		{"wrong kind", "name: x\nstrategy: {a: b}\n", []string{`f.yaml:2:12: strategy.a: unknown key; allowed: masks`}},
+		{"wrong kind", "name: x\nstrategy: {a: b}\n", []string{`f.yaml:2:12: strategy.a: unknown key; allowed: script, args, masks`}},
 		{"masks that are no list", "name: x\nstrategy: {masks: 0-3}\n", []string{`f.yaml:2:19: strategy.masks: want a list, got a string`}},
 		{"no mask", "name: x\nvectors: 1\nstrategy: {masks: []}\n", []string{`f.yaml:3:12: strategy.masks: no mask is given; there must be one for each queue vector`}},
 		{"no key beside strategy", "name: x\nstrategy: {}\n", []string{`f.yaml:2:1: strategy.masks: no mask is given; there must be one for each queue vector`}},
@@ -100,7 +100,7 @@ func TestLoadErrors(t *testing.T) {
 		{"UTF-16", "\xff\xfen\x00a\x00", []string{"f.yaml:1:1: byte 0xff is not UTF-8, which a scenario is written in"}},
 		{"binary", "name: x\x00\x7f", []string{"f.yaml:1:8: the control character U+0000, which no YAML file may have"}},
 		{"escape in a key", "name: x\n\"\\e[31m\": 1\n", []string{
-			`f.yaml:2:1: \x1b[31m: unknown key; allowed: name, title, question, text, source, kernel-bound, kernel, shape, strategy, driver, vectors, device-node, irqchip, pressure, cmdline, offline, steps, expect, cases`}},
+			`f.yaml:2:1: \x1b[31m: unknown key; allowed: name, title, question, text, source, kernel-bound, kernel, shape, strategy, driver, vectors, device-node, irqchip, pressure, cmdline, offline, files, steps, expect, cases`}},
 		{"number as a file", "42\n", []string{"f.yaml:1:1: want keys with values, got an integer"}},
 	} {
 		t.Run(tc.what, func(t *testing.T) {

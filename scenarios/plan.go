@@ -116,7 +116,7 @@ func (p *planner) apply(o Overrides) error {
 			return fmt.Errorf("--shape: %w", err)
 		}
 	}
-	if slices.Equal(o.Drivers, []string{DriverMana}) && len(o.Strategies) > 0 {
+	if slices.Equal(o.Drivers, []string{DriverMana}) && slices.ContainsFunc(o.Strategies, func(s string) bool { return !IsScript(s) }) {
 		return fmt.Errorf("--strategy: driver mana spreads its vectors itself; leave --strategy out, or use --driver vfio")
 	}
 	for _, step := range []func(Overrides) error{p.shapes, p.cmdlines, p.offlines, p.drivers, p.strategies, p.vectors, p.deviceNodes, p.irqchips, p.pressures, p.kernels} {
@@ -200,6 +200,10 @@ func (p *planner) strategies(o Overrides) error {
 	if len(o.Strategies) == 0 {
 		return nil
 	}
+	if !slices.ContainsFunc(o.Strategies, func(s string) bool { return !IsScript(s) }) { // whoever spreads, it has the last word
+		override(p, o.Strategies, true, func(c *Case, v string) bool { return c.Strategy == v }, (*Case).spreadAnew, strategyWord)
+		return nil
+	}
 	var own []Case
 	if slices.Contains(o.Drivers, DriverMana) {
 		own = slices.DeleteFunc(slices.Clone(p.cases), func(c Case) bool { return c.Driver != DriverMana })
@@ -209,12 +213,16 @@ func (p *planner) strategies(o Overrides) error {
 		return fmt.Errorf("--strategy: case %s leaves the spreading to the kernel's driver; add --driver vfio", p.cases[0].Name)
 	}
 	p.cases = vfio
-	override(p, o.Strategies, true, func(c *Case, v string) bool { return c.Strategy == v }, func(c *Case, v string) {
-		c.spreadBy(v)
-		c.drop("strategy", aspectMasks, aspectPlacement)
-	}, func(v string) string { return v })
+	override(p, o.Strategies, true, func(c *Case, v string) bool { return c.Strategy == v }, (*Case).spreadAnew, strategyWord)
 	p.cases = append(p.cases, own...)
 	return nil
+}
+
+// spreadAnew has the case spread by a --strategy.
+func (c *Case) spreadAnew(strategy string) {
+	c.spreadBy(strategy)
+	c.ours = true
+	c.drop("strategy", aspectMasks, aspectPlacement)
 }
 
 func (p *planner) vectors(o Overrides) error {

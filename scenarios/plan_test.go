@@ -219,7 +219,7 @@ func TestPlanErrors(t *testing.T) {
 		want     string
 	}{
 		{"low-vcpu", Overrides{Strategies: []string{"linaer"}}, `scenario low-vcpu: --strategy: unknown strategy "linaer"; allowed: numa-aware, linear, mana-7.2, unset, ` +
-			`all-online, local-spread, siblings, node, spread, single, masks:CPUS/CPUS/…; did you mean "linear"?`},
+			`all-online, local-spread, siblings, node, spread, single, masks:CPUS/CPUS/…, script:FILE ARGS; did you mean "linear"?`},
 		{"low-vcpu", Overrides{Drivers: []string{"vfoi"}}, `--driver: unknown driver "vfoi"; allowed: vfio, mana; did you mean "vfio"?`},
 		{"low-vcpu", Overrides{Irqchips: []string{"x2"}}, `--irqchip: unknown irqchip "x2"; allowed: msi, remapped`},
 		{"low-vcpu", Overrides{Vectors: []VectorCount{{N: 2049}}}, `vectors: 2049 vectors are impossible; allowed: 1 to 2048`},

@@ -37,6 +37,7 @@ type Case struct {
 	Kernel     string // SPEC
 	Shape      shape.Shape
 	Strategy   string         // a name, or masks:0/1/2-3; empty with driver mana, which has its own
+	Script     *Program       // that writes the masks, where Strategy is one
 	Masks      []cpulist.List // of the queue vectors, where Strategy is masks
 	Driver     string
 	Vectors    int // in all, HWC included
@@ -52,6 +53,8 @@ type Case struct {
 	Notes      []string // what an override did to this case
 	Command    string   // that runs it by itself; "": not known
 	Modules    []Module // of the kernel's that are replaced
+	Files      []GuestFile
+	Dir        string // of the scenario's file, beside which other files are that it names
 
 	count VectorCount // what Vectors follows
 	key   string      // of the case in the file, "" for one that only the defaults make
@@ -60,6 +63,7 @@ type Case struct {
 	doing string      // what the steps do, for Setup
 	bound bool        // to its kernel: it tells what no other need do
 	taken bool        // a flag has taken away part of what it expects
+	ours  bool        // the strategy is the command line's
 	given bool        // the command line has said what to expect
 }
 
@@ -105,14 +109,16 @@ type file struct {
 	Source      string `json:"source,omitempty" jsonschema_description:"where the question comes from"`
 	KernelBound bool   `json:"kernel-bound,omitempty" jsonschema_description:"each case is for the kernels it names: --kernel chooses among the cases; a kernel that none names is held to those of the newest"`
 	settings
-	Steps  stepList `json:"steps,omitempty" jsonschema_description:"the experiment, step by step; without it: bring the function up, settle, and observe as settled"`
-	Expect *Expect  `json:"expect,omitempty" jsonschema_description:"what every case must show, unless it says otherwise"`
-	Cases  caseList `json:"cases,omitempty" jsonschema_description:"cases by name; each overrides the settings above; without any, the settings above are the case"`
+	Files  []GuestFile `json:"files,omitempty" jsonschema_description:"files and folders that are copied into the guest before the experiment"`
+	Steps  stepList    `json:"steps,omitempty" jsonschema_description:"the experiment, step by step; without it: bring the function up, settle, and observe as settled"`
+	Expect *Expect     `json:"expect,omitempty" jsonschema_description:"what every case must show, unless it says otherwise"`
+	Cases  caseList    `json:"cases,omitempty" jsonschema_description:"cases by name; each overrides the settings above; without any, the settings above are the case"`
 }
 
 type caseBody struct {
 	Text string `json:"text,omitempty" jsonschema_description:"why the case is as it is"`
 	settings
+	Files  []GuestFile `json:"files,omitempty" jsonschema_description:"files and folders that are copied into the guest before the experiment, instead of the file's"`
 	Steps  stepList    `json:"steps,omitempty" jsonschema_description:"the experiment, step by step, instead of the file's"`
 	Expect *Expect     `json:"expect,omitempty" jsonschema_description:"what the case must show"`
 	Known  many[Known] `json:"known,omitempty" jsonschema_description:"failures of the case that are known, by kernel: still a fail, but marked"`
@@ -215,6 +221,10 @@ func (d *decoder) expand(f *file, body namedCase) []Case {
 	if body.Steps != nil {
 		steps, stepsAt = body.Steps, join(at, "steps")
 	}
+	files := f.Files
+	if body.Files != nil {
+		files = body.Files
+	}
 	expect := Expect{}
 	if e := body.Expect.over(f.Expect); e != nil {
 		expect = *e
@@ -226,7 +236,7 @@ func (d *decoder) expand(f *file, body namedCase) []Case {
 		d.fail(cmp.Or(at, "cases"), "the lists multiply to more than %d cases", MaxCases)
 		return nil
 	}
-	cases := []Case{{Scenario: f.Name, Name: body.name, Question: f.Question, Text: body.Text, Steps: steps, Expect: expect, Labels: expect.labels(), Known: body.Known, key: body.name, doing: setup(steps),
+	cases := []Case{{Scenario: f.Name, Name: body.name, Question: f.Question, Text: body.Text, Files: files, Steps: steps, Expect: expect, Labels: expect.labels(), Known: body.Known, key: body.name, doing: setup(steps),
 		bound: f.KernelBound}}
 	cases = multiply(cases, st.Strategy, (*Case).spread)
 	cases = multiply(cases, st.Driver, func(c *Case, v driverName) string { c.Driver = string(v); return string(v) })
@@ -356,8 +366,8 @@ func (c *Case) validateSettings() []problem {
 	all := cpulist.Range(0, c.Shape.CPUs()-1)
 	switch {
 	case c.Driver == DriverVFIO && c.Strategy == "":
-		say("strategy", "driver vfio needs a strategy; allowed: %s", strings.Join(append(strategyNames(), MasksForm), ", "))
-	case c.Driver == DriverMana && c.Strategy != "":
+		say("strategy", "driver vfio needs a strategy; allowed: %s", strings.Join(append(strategyNames(), MasksForm, ScriptForm), ", "))
+	case c.Driver == DriverMana && c.Strategy != "" && c.Script == nil:
 		say("strategy", "driver mana spreads its vectors itself, so %s cannot be applied; leave strategy out, or use driver vfio", c.Strategy)
 	}
 	if err := c.validateMasks(); err != nil {

@@ -81,6 +81,14 @@ func mapType(t reflect.Type) *jsonschema.Schema {
 		return &jsonschema.Schema{Type: "string", MinLength: pointer(1)}
 	case reflect.TypeFor[shapeText]():
 		return pattern(`^(sockets|cores|threads|nodes|memory)=[0-9]+(M|G|MiB|GiB)?(,(sockets|cores|threads|nodes|memory)=[0-9]+(M|G|MiB|GiB)?)*$`)
+	case reflect.TypeFor[Program]():
+		type keys Program // of which this is not asked again
+		return either(&jsonschema.Schema{Type: "string", MinLength: pointer(1)}, schemaOf(reflect.TypeFor[keys]()))
+	case reflect.TypeFor[GuestFile]():
+		type keys GuestFile
+		return either(&jsonschema.Schema{Type: "string", MinLength: pointer(1)}, schemaOf(reflect.TypeFor[keys]()))
+	case reflect.TypeFor[exitRule]():
+		return either(words(ruleAny), integer(0))
 	case reflect.TypeFor[Cmdline]():
 		return &jsonschema.Schema{Type: "string", MaxLength: pointer(MaxCmdline)}
 	case reflect.TypeFor[VectorCount]():

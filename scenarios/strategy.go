@@ -1,8 +1,10 @@
 package scenarios
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -12,6 +14,7 @@ import (
 
 	"irqlab/guestagent/cpulist"
 	"irqlab/guestagent/strategy"
+	"irqlab/scenarios/result"
 )
 
 // MasksForm is how masks of the user's own are written where a strategy is named in one word: a slash apart, since a mask may have commas.
@@ -25,18 +28,35 @@ type spreading struct {
 
 // ownStrategy is a strategy that is the user's own: exactly one of the fields is set.
 type ownStrategy struct {
-	Masks []cpulist.List `json:"masks,omitempty" jsonschema_description:"a mask for each queue vector, in order, the HWC left alone" jsonschema:"minItems=1"`
+	Script string         `json:"script,omitempty" jsonschema_description:"a script of the user's own, a file beside the scenario's, that writes the masks"`
+	Args   string         `json:"args,omitempty" jsonschema_description:"with script: its arguments, as the guest's shell reads them; default $IRQLAB_LINK, the driver's link"`
+	Masks  []cpulist.List `json:"masks,omitempty" jsonschema_description:"a mask for each queue vector, in order, the HWC left alone" jsonschema:"minItems=1"`
 }
+
+// ScriptForm is how a script that is the strategy is written in one word.
+const ScriptForm = scriptPrefix + "FILE ARGS"
+
+const (
+	scriptPrefix = "script:"
+	scriptArgs   = "$IRQLAB_LINK"
+)
+
+// IsScript reports whether a --strategy is a script.
+func IsScript(text string) bool { return strings.HasPrefix(text, scriptPrefix) }
 
 // ParseStrategy checks a --strategy: a name, or masks in the one-word form.
 func ParseStrategy(text string) error { return new(spreading).UnmarshalText([]byte(text)) }
 
 // UnmarshalText reads what String writes.
 func (s *spreading) UnmarshalText(b []byte) error {
+	if script, ok := strings.CutPrefix(string(b), scriptPrefix); ok {
+		s.Script, s.Args, _ = strings.Cut(strings.TrimSpace(script), " ")
+		return s.checkScript()
+	}
 	list, own := strings.CutPrefix(string(b), strategy.Masks+":")
 	if !own {
 		if s.name = string(b); !slices.Contains(strategyNames(), s.name) {
-			return unknown("strategy", s.name, append(strategyNames(), MasksForm))
+			return unknown("strategy", s.name, append(strategyNames(), MasksForm, ScriptForm))
 		}
 		return nil
 	}
@@ -50,6 +70,19 @@ func (s *spreading) UnmarshalText(b []byte) error {
 	return s.checkMasks()
 }
 
+// checkScript finds what is wrong with a script as it is named.
+func (s *spreading) checkScript() error {
+	if s.Script == "" {
+		return errors.New("no script is named; as in " + scriptPrefix + "./set_irq_affinity.sh")
+	}
+	return s.program().validate()
+}
+
+// program is the script as it is run.
+func (s *spreading) program() *Program {
+	return &Program{Script: s.Script, Args: cmp.Or(s.Args, scriptArgs)}
+}
+
 func (s *spreading) checkMasks() error {
 	for i, m := range s.Masks {
 		if len(m) == 0 {
@@ -61,6 +94,9 @@ func (s *spreading) checkMasks() error {
 
 // String is a name, or masks:0/1/2-3.
 func (s spreading) String() string {
+	if s.Script != "" {
+		return strings.TrimSpace(scriptPrefix + s.Script + " " + s.Args)
+	}
 	if s.Masks == nil {
 		return s.name
 	}
@@ -83,6 +119,18 @@ func (s *spreading) decodeNode(d *decoder, n ast.Node, path string) {
 	if len(d.errs) > before {
 		return
 	}
+	if s.Script != "" {
+		if s.Masks != nil {
+			d.fail(path, "masks and a script; a strategy is one of them")
+		} else if err := s.checkScript(); err != nil {
+			d.fail(path, "%v", err)
+		}
+		return
+	}
+	if s.Args != "" {
+		d.fail(join(path, "args"), "args are a script's; add script: FILE")
+		return
+	}
 	if len(s.Masks) == 0 {
 		d.fail(join(path, "masks"), "no mask is given; there must be one for each queue vector")
 	}
@@ -95,7 +143,10 @@ func (s *spreading) decodeNode(d *decoder, n ast.Node, path string) {
 
 // spread gives the case its strategy.
 func (c *Case) spread(s spreading) string {
-	c.Strategy, c.Masks = s.String(), s.Masks
+	c.Strategy, c.Masks, c.Script = s.String(), s.Masks, nil
+	if s.Script != "" {
+		c.Script = s.program()
+	}
 	return c.Strategy
 }
 
@@ -106,6 +157,23 @@ func (c *Case) spreadBy(text string) {
 		_ = s.UnmarshalText([]byte(text))
 	}
 	c.spread(s)
+}
+
+// CheckScript judges the script that is the strategy, if one is.
+func (c *Case) CheckScript(r result.Case) []string {
+	if c.Script == nil {
+		return nil
+	}
+	return c.Script.check("The script "+c.Script.Script, r.Script)
+}
+
+// strategyWord is short for a strategy in the name of a case: of a script, what the file is called.
+func strategyWord(text string) string {
+	if !IsScript(text) {
+		return text
+	}
+	file, args, _ := strings.Cut(text[len(scriptPrefix):], " ")
+	return strings.Join(append([]string{filepath.Base(file)}, strings.Fields(args)...), "+")
 }
 
 // validateMasks finds what is impossible about masks of the user's own. A CPU that is offline is possible: what the kernel makes of that is its affair.

@@ -155,6 +155,10 @@ func (s *Step) argument() any {
 		return *s.WaitFor
 	case s.Verb == VerbSleep:
 		return duration(s.Sleep)
+	case s.Run != nil && *s.Run == (Program{Command: s.Run.Command}):
+		return s.Run.Command
+	case s.Run != nil:
+		return *s.Run
 	}
 	return nil
 }

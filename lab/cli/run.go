@@ -46,7 +46,7 @@ type scenarioFlags struct {
 func (f *scenarioFlags) register(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.kernels, "kernel", nil, "kernel `SPEC`: debian:7.3 (newest complete match), debian:6.18.15, a bzImage or vmlinux, a kernel build tree, .deb files joined by commas, or git:DIR@REV, a commit of a git tree, whose kernel is built with a small configuration (git:DIR@A..B: both ends)")
 	fs.StringArrayVar(&f.strategies, "strategy", nil, "affinity strategy `NAME`, one of "+strings.Join(strategy.Names(), ", ")+"; or "+scenarios.AllStrategies+
-		"; or masks of your own, "+scenarios.MasksForm+", as in masks:0/1/2-3: one for each queue vector, in order, each a CPU list")
+		"; or masks of your own, "+scenarios.MasksForm+", as in masks:0/1/2-3: one for each queue vector, in order, each a CPU list; or a script of your own, "+scenarios.ScriptForm+", as in script:./set_irq_affinity.sh, run in the guest once the vectors are there (its argument is the driver's link unless you give others)")
 	fs.StringArrayVar(&f.drivers, "driver", nil, "who drives the function: `vfio` (the guest agent) or mana (the kernel's driver)")
 	fs.StringArrayVar(&f.modules, "module", nil, "module to put in place of the kernel's own (`NAME=FILE`, mana=drivers/…/mana.ko), built for that kernel. It is sent to the "+
 		"running guest and costs no boot; may be repeated, once for each name")
@@ -545,12 +545,16 @@ func (f *scenarioFlags) plan(ctx context.Context, names []string, s Streams) ([]
 			s.say("%s: %s", foreign.Line(sc.Name), foreign.Line(n))
 		}
 		for i := range more {
+			more[i].Dir = filepath.Dir(name)
 			more[i].Command = f.command(name, more[i].Name)
 		}
 		cases = append(cases, more...)
 	}
 	if cases, err = scenarios.Select(cases, f.cases); err != nil {
 		return nil, usageError(fmt.Errorf("--case: %w", err))
+	}
+	if err := runner.CheckPrograms(cases); err != nil {
+		return nil, usageError(err)
 	}
 	if err := replaceModules(cases, f.modules); err != nil {
 		return nil, usageError(err)

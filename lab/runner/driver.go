@@ -113,8 +113,10 @@ func (s *stepper) open(ctx context.Context) error {
 		return refusedVector(0, err)
 	}
 	apply := agentapi.ApplyParams{Strategy: s.c.Strategy, Masks: s.c.Masks, Node: fn.Node, Total: s.c.Vectors, HWC: &vectors[0]}
-	if err := s.apply(ctx, apply); err != nil {
-		return err
+	if s.c.Script == nil {
+		if err := s.apply(ctx, apply); err != nil {
+			return err
+		}
 	}
 	if _, err := s.fn.Settle(ctx, a, vectors); err != nil && !errors.As(err, new(*lab.UnsettledError)) { // it settles again with the queues'
 		return err
@@ -176,6 +178,9 @@ func (s *stepper) addQueues(ctx context.Context) error {
 	refused := refusedVector(len(vectors), err)
 	if refused != nil && !errors.As(refused, new(*VectorRefusedError)) {
 		return refused
+	}
+	if s.c.Script != nil {
+		return cmp.Or(s.spreadByScript(ctx), refused)
 	}
 	d.apply.Queues = vectors[1:]
 	if err := s.apply(ctx, d.apply); err != nil {
@@ -331,7 +336,7 @@ func (s *stepper) up(ctx context.Context) error {
 	if !hwc {
 		return s.driverError(ctx, fmt.Sprintf("%s is up, but the driver has no interrupt on the HWC's vector", link.Name), nil)
 	}
-	return nil
+	return s.spreadByScript(ctx)
 }
 
 // setChannels changes the number of the link's channels.

@@ -383,7 +383,7 @@ func (e *experiment) finish(ctx context.Context, err error) {
 	err = emulatorFault(e.opts.Accel, findings, err)
 	var unmet []string
 	if err == nil {
-		unmet = append(e.c.Expect.Check(e.out), e.left...)
+		unmet = slices.Concat(e.c.Expect.Check(e.out), e.c.CheckScript(e.out), e.left)
 	}
 	doubts := func() []string {
 		for _, file := range e.takes {

@@ -57,7 +57,7 @@ func Open(ctx context.Context, c *scenarios.Case, o Options, held func(name stri
 	}
 	session := &Session{e: e, held: held, record: recording.Recording{Case: led}}
 	session.ctx, session.cancel = context.WithCancelCause(ctx)
-	session.s = &stepper{experiment: e, began: time.Now(), fail: session.cancel}
+	session.s = &stepper{experiment: e, began: time.Now(), over: session.ctx, fail: session.cancel}
 	if err := session.s.start(ctx); err != nil {
 		return nil, errors.Join(err, session.Close())
 	}

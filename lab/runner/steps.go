@@ -67,6 +67,8 @@ func stepLimit(s *scenarios.Step) time.Duration {
 		return s.WaitFor.Limit()
 	case scenarios.VerbSleep:
 		return s.Sleep + cpuTime
+	case scenarios.VerbRun:
+		return s.Run.Limit() + cpuTime
 	case scenarios.VerbOffline, scenarios.VerbOnline, scenarios.VerbUnplug, scenarios.VerbReplug:
 		return time.Duration(len(s.CPUs)) * 2 * cpuTime // by ACPI the guest has a minute for its answer
 	case scenarios.VerbStorm:
@@ -97,7 +99,7 @@ func planned(steps []scenarios.Step) time.Duration {
 	var sum time.Duration
 	eachStep(steps, func(s *scenarios.Step) {
 		switch s.Verb {
-		case scenarios.VerbWaitFor, scenarios.VerbSleep, scenarios.VerbStorm, scenarios.VerbFire:
+		case scenarios.VerbWaitFor, scenarios.VerbSleep, scenarios.VerbStorm, scenarios.VerbFire, scenarios.VerbRun:
 			sum += stepLimit(s)
 		}
 	})
@@ -216,6 +218,9 @@ type stepper struct {
 	began time.Time
 	first agentapi.LogRecord // the last one of the kernel log before the first step
 
+	over     context.Context // done once the steps are
+	programs programs
+
 	background sync.WaitGroup
 	fail       context.CancelCauseFunc // ends all steps
 
@@ -253,7 +258,11 @@ func (e *experiment) runSteps(ctx context.Context) error {
 	}
 	ctx, s.fail = context.WithCancelCause(ctx)
 	defer s.fail(nil)
+	s.over = ctx
 	err := s.start(ctx)
+	if err == nil {
+		err = s.copyFiles(ctx)
+	}
 	if err == nil {
 		err = s.sequence(ctx, steps, since{log: s.first})
 	}
@@ -441,7 +450,7 @@ func (s *stepper) done(ctx context.Context, step *scenarios.Step, at int, facts 
 	r := &s.out.Steps[at]
 	r.End, r.Outcome = time.Since(s.began).Seconds(), result.StepDone
 	r.Log, r.Counted, r.Storm, r.Topology = facts.Log, facts.Counted, facts.Storm, facts.Topology
-	r.Disks = facts.Disks
+	r.Disks, r.Run = facts.Disks, facts.Run
 	switch {
 	case refused:
 		r.Outcome, r.Refusal = result.StepRefused, err.Error()
@@ -537,6 +546,10 @@ func (s *stepper) do(ctx context.Context, step *scenarios.Step, from since, fact
 		return s.take(ctx, step.Label)
 	case scenarios.VerbStorm:
 		return s.storm(ctx, step.Storm, facts)
+	case scenarios.VerbRun:
+		var err error
+		facts.Run, err = s.program(ctx, step.Run)
+		return err
 	case scenarios.VerbReadDisks:
 		return s.readDisks(ctx, step.Disks, facts)
 	case scenarios.VerbExpect:
@@ -824,7 +837,7 @@ func (s *stepper) take(ctx context.Context, label string) error {
 	}
 	s.observe(label, *fresh)
 	s.fresh = nil
-	if o := s.out.Find(label); s.c.Driver == scenarios.DriverMana {
+	if o := s.out.Find(label); s.c.Driver == scenarios.DriverMana && s.c.Script == nil {
 		s.out.Branch = cmp.Or(s.out.Branch, driverBranch(topo, s.c.DeviceNode, o.Vectors)) // the way it went at first
 	}
 	return nil

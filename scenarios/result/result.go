@@ -86,8 +86,9 @@ type Case struct {
 	Start   string       `json:"start"`  // cold or warm
 	Seconds Seconds      `json:"seconds"`
 
-	Steps        []Step        `json:"steps,omitempty"` // in the order they began
-	Rules        []Rule        `json:"rules,omitempty"` // in the order they were armed
+	Script       *Program      `json:"script,omitempty"` // that is the strategy
+	Steps        []Step        `json:"steps,omitempty"`  // in the order they began
+	Rules        []Rule        `json:"rules,omitempty"`  // in the order they were armed
 	Observations []Observation `json:"observations"`
 	Evidence     *Evidence     `json:"evidence,omitempty"` // of a fail or error that came to a guest
 	KernelLog    KernelLog     `json:"kernel_log"`
@@ -96,6 +97,16 @@ type Case struct {
 
 // BranchUnknown is the branch of a driver whose masks are not those of any strategy, as after CPUs have left.
 const BranchUnknown = "unknown"
+
+// Program is what became of a program that was run in the guest.
+type Program struct {
+	Status  int     `json:"status"`
+	Signal  string  `json:"signal,omitempty"` // that killed it, without SIG
+	Late    bool    `json:"late,omitempty"`   // it did not end in time, and was killed
+	Output  string  `json:"output"`           // standard error included; of a long one the beginning and the end
+	Size    int64   `json:"size"`             // of all it wrote, in bytes
+	Seconds float64 `json:"seconds"`
+}
 
 // Evidence is what the lab and the device did last before what made a case fail.
 type Evidence struct {
