@@ -42,6 +42,7 @@ type Case struct {
 	DeviceNode int // NoNode: none
 	Irqchip    string
 	Pressure   Profile
+	Packages   []string     // Debian packages in the guest, by name
 	Offline    cpulist.List // taken offline before the function's driver sees the machine
 	Steps      []Step       // of the experiment; nil: bring the function up, settle, observe as LabelSettled, and see the driver off
 	Labels     []string     // of the observations to make, in time order
@@ -234,6 +235,7 @@ func (d *decoder) expand(f *file, body namedCase) []Case {
 	stepsFailed := false
 	for i := range cases {
 		c := &cases[i]
+		c.setPackages(st.Packages)
 		c.name()
 		c.resolve()
 		problems := c.validateSettings()
@@ -365,6 +367,7 @@ func (c *Case) validateSettings() []problem {
 	if c.DeviceNode >= c.Shape.Nodes {
 		say("device-node", "node %d is not in the shape; allowed: none, %s", c.DeviceNode, cpulist.Range(0, c.Shape.Nodes-1))
 	}
+	c.checkPackages(say)
 	for _, p := range c.Pressure {
 		if p.Kind == PressureVectors && c.Driver != DriverVFIO {
 			say("pressure", "%q needs driver vfio: with driver %s nothing in the guest could own the vectors; use a neighbour, as in nvme:queues=4", p, c.Driver)

@@ -10,6 +10,7 @@ import (
 
 	"irqlab/guestagent/cpulist"
 	"irqlab/guestagent/strategy"
+	"irqlab/scenarios/pkgname"
 )
 
 //go:generate go test . -run ^TestSchemaIsCurrent$ -update
@@ -77,6 +78,8 @@ func mapType(t reflect.Type) *jsonschema.Schema {
 		return &jsonschema.Schema{Type: "string", MinLength: pointer(1)}
 	case reflect.TypeFor[shapeText]():
 		return pattern(`^(sockets|cores|threads|nodes|memory)=[0-9]+(M|G|MiB|GiB)?(,(sockets|cores|threads|nodes|memory)=[0-9]+(M|G|MiB|GiB)?)*$`)
+	case reflect.TypeFor[packageWord]():
+		return pattern(pkgname.Pattern)
 	case reflect.TypeFor[VectorCount]():
 		return either(pattern(`^online([+-][0-9]+)?$`), integer(1))
 	case reflect.TypeFor[deviceNode]():

@@ -58,6 +58,9 @@ func Write(c *Case, remarks []string, steps []Line) []byte {
 			fmt.Fprintf(&b, "  - %s\n", scalar(p))
 		}
 	}
+	if len(c.Packages) > 0 {
+		fmt.Fprintf(&b, "packages: %s\n", packagesText(c.Packages))
+	}
 	if len(c.Offline) > 0 {
 		key("offline", c.Offline.String())
 	}

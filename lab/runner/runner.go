@@ -264,6 +264,9 @@ func (o Options) status(s Status) {
 // to be replaced. A kernel that cannot be had is an error of its cases only, unless the SPEC itself is wrong.
 func prepare(ctx context.Context, cases []scenarios.Case, o Options) (unusable map[string]error, err error) {
 	unusable = map[string]error{}
+	if err := preparePackages(ctx, cases, o); err != nil {
+		return nil, err
+	}
 	var done []string
 	for _, c := range cases {
 		what := fmt.Sprint(c.Kernel, c.Modules)
