@@ -143,7 +143,7 @@ func (c *Cache) planPackages(ctx context.Context, names []string, p Progress) (*
 	}
 	for _, n := range names {
 		if !slices.ContainsFunc(found, func(k Package) bool { return k.Name == n }) {
-			return nil, &BadPackagesError{names, fmt.Errorf("Debian %s has no package %s for amd64%s; packages.debian.org says in which package a program is", guestSuite, n, near.Hint(n, known))}
+			return nil, &BadPackagesError{names, fmt.Errorf("Debian %s has no package %s for amd64 (packages.debian.org says in which package a program is)%s", guestSuite, n, near.Hint(n, known))}
 		}
 	}
 	plan := &packagePlan{}
@@ -172,8 +172,8 @@ func (c *Cache) planPackages(ctx context.Context, names []string, p Progress) (*
 	plan.packages, why = reachable(names, chosen)
 	for _, name := range initSystems {
 		if _, ok := plan.packages[name]; ok {
-			return nil, &BadPackagesError{names, fmt.Errorf("%s: guests have no systemd, nor another init system; leave the package out, or fetch its .deb and run the one program "+
-				"that you need", chain(name, why))}
+			return nil, &BadPackagesError{names, fmt.Errorf("%s: guests have no systemd, nor another init system; leave the package out, or bring the one program "+
+				"that you need as a file", chain(name, why))}
 		}
 	}
 	for _, k := range plan.packages {

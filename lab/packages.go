@@ -7,31 +7,32 @@ import (
 	"irqlab/images"
 )
 
-// addPackages puts the packages that are asked for into the initramfs.
-func (b *boot) addPackages(ctx context.Context) (err error) {
-	if len(b.cfg.Packages) == 0 {
-		return nil
+// WithPackages puts packages into an initramfs, if there are any. The error is an *images.BadPackagesError where a guest of that memory cannot have them.
+func WithPackages(ctx context.Context, c *images.Cache, i images.Initramfs, names []string, memoryMiB int, p images.Progress) (
+	images.Initramfs, images.GuestPackages, error) {
+	if len(names) == 0 {
+		return i, images.GuestPackages{}, nil
 	}
-	if b.packages, err = b.cfg.Cache.GuestPackages(ctx, b.cfg.Packages, b.cfg.Progress); err != nil {
-		return err
+	g, err := c.GuestPackages(ctx, names, p)
+	if err == nil {
+		err = fits(g, i.Size(), memoryMiB)
 	}
-	if err := fits(b.packages, b.initramfs, b.cfg.Shape.MemoryMiB); err != nil {
-		return err
+	if err == nil {
+		i, err = c.AddPackages(ctx, i, g)
 	}
-	b.initramfs, err = b.cfg.Cache.AddPackages(ctx, b.initramfs, b.packages)
-	return err
+	return i, g, err
 }
 
-// A guest holds the archive, and what the kernel has unpacked of it into a file system of its own, which takes no more than half of the memory.
+// The kernel unpacks the archive, while it is in memory, into a file system that may take half of what is left.
 const (
-	copiesAtBoot  = 2
-	memoryOfGuest = 160 << 20 // what kernel, agent and the programs' own work take beside
+	copiesAtBoot  = 3
+	memoryOfGuest = 128 << 20 // what kernel, agent and the programs' own work take beside
 )
 
 // fits says which memory the guest would need if its packages do not fit.
-func fits(g images.GuestPackages, i images.Initramfs, memoryMiB int) error {
+func fits(g images.GuestPackages, initramfs int64, memoryMiB int) error {
 	const mib, step = 1 << 20, 256
-	need := int(copiesAtBoot*(g.Size+i.Size())+memoryOfGuest)/mib + 1
+	need := int(copiesAtBoot*(g.Size+initramfs)+memoryOfGuest)/mib + 1
 	if need <= memoryMiB {
 		return nil
 	}

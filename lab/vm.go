@@ -178,7 +178,7 @@ func prepare(ctx context.Context, cfg Config) (b boot, reason string, err error)
 		cfg.Initramfs = &i
 	}
 	b = boot{cfg: cfg, bin: bin, kernel: kernel, initramfs: *cfg.Initramfs}
-	if err := b.addPackages(ctx); err != nil {
+	if b.initramfs, b.packages, err = WithPackages(ctx, cfg.Cache, b.initramfs, cfg.Packages, cfg.Shape.MemoryMiB, cfg.Progress); err != nil {
 		return b, "", err
 	}
 	for _, m := range cfg.Modules {
