@@ -148,7 +148,7 @@ func (c *Cache) planPackages(ctx context.Context, names []string, p Progress) (*
 	}
 	plan := &packagePlan{}
 	var apt *AptError
-	if plan.files, plan.size, err = c.Closure(ctx, guestSuite, names, p); errors.As(err, &apt) && !apt.gone() && strings.Contains(apt.Output, "unmet dependencies") {
+	if plan.files, plan.size, err = c.Closure(ctx, guestSuite, names, p); errors.As(err, &apt) && !apt.gone() && strings.Contains(apt.Output, "broken packages") {
 		return nil, &BadPackagesError{names, fmt.Errorf("they cannot be had together: %w (give fewer of them)", err)}
 	} else if err != nil {
 		return nil, err
@@ -268,7 +268,8 @@ var keptCommands = []string{agentCommand, "bb", "init", "modprobe"}
 // guestPlace says where a file of a package goes in a guest, "" for nowhere.
 func guestPlace(name string) string {
 	for _, f := range guestFolders {
-		if rest, ok := strings.CutPrefix(name, f.from); ok {
+		if rest, ok := strings.CutPrefix(name+"/", f.from); ok {
+			rest = strings.TrimSuffix(rest, "/")
 			if f.to == "" || rest == "" {
 				return ""
 			}
