@@ -187,6 +187,8 @@ type pkgEntry struct {
 	Package       string `required:"true"`
 	Version       string `required:"true"`
 	Depends       string
+	PreDepends    string `control:"Pre-Depends"`
+	Provides      string
 	Size          string
 	InstalledSize string `control:"Installed-Size"` // KiB
 }

@@ -62,12 +62,13 @@ func (c *Cache) Hold(ctx context.Context, path string) (release func(), err erro
 
 // Package is a package of Debian's in one suite.
 type Package struct {
-	Name    string
-	Version string
-	Suite   string
-	Depends string
-	Size    int64 // of the .deb, in bytes
-	Room    int64 // unpacked, in bytes
+	Name                 string
+	Version              string
+	Suite                string
+	Depends              string
+	PreDepends, Provides string
+	Size                 int64 // of the .deb, in bytes
+	Room                 int64 // unpacked, in bytes
 }
 
 // IsGone tells whether err comes from a mirror that no longer has what its lists name.
@@ -104,7 +105,7 @@ func (c *Cache) Packages(ctx context.Context, suite string, p Progress, want fun
 	out := make([]Package, 0, len(found))
 	for _, e := range found {
 		n := e.name()
-		out = append(out, Package{Name: e.Package, Version: e.Version, Suite: suite, Depends: e.Depends, Size: n.Size, Room: n.Installed})
+		out = append(out, Package{Name: e.Package, Version: e.Version, Suite: suite, Depends: e.Depends, PreDepends: e.PreDepends, Provides: e.Provides, Size: n.Size, Room: n.Installed})
 	}
 	slices.SortStableFunc(out, func(a, b Package) int { return compareVersions(b.Version, a.Version) })
 	return out, nil

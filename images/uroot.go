@@ -51,7 +51,7 @@ var urootCommands = []string{
 }
 
 // ownCommands are this module's own: what u-root does not have, and a shell that tells of a write the kernel refused.
-var ownCommands = []string{"ethtool", "modprobe", "sh", "taskset"}
+var ownCommands = []string{"env", "ethtool", "modprobe", "sh", "taskset"}
 
 // guestCommands are the names and package paths of all that the guest's binary holds, the agent first.
 func guestCommands() (names, paths []string) {
@@ -69,7 +69,7 @@ func guestCommands() (names, paths []string) {
 
 // busyboxAliases are further names, as people and the kernel type them. "init" is how the kernel starts the agent.
 var busyboxAliases = map[string]string{
-	"init": agentCommand, "bash": "sh", "gosh": "sh", "env": "printenv", "less": "more", "lspci": "pci", "halt": "poweroff",
+	"init": agentCommand, "bash": "sh", "gosh": "sh", "less": "more", "lspci": "pci", "halt": "poweroff",
 }
 
 const busyboxKind = "busybox" // entries with the guest's binary

@@ -59,6 +59,7 @@ type Config struct {
 	OneThread   bool                // under TCG the vCPUs take turns on one thread, as those of a large guest always do: no CPU can be unplugged then
 	Cmdline     []string            // kernel command line words to add
 	Modules     []Module            // that take the place of the kernel's own; sent to the guest, so that they are no part of the machine and cost no boot
+	Packages    []string            // Debian packages in the guest, by name; see images.Cache.GuestPackages
 	QEMU        string              // QEMU binary; "": the host's if it will do, else a fetched one
 	Cache       *images.Cache       // nil: the default one
 	Keep        bool                // keep the run directory after Close; VM.Dir names it
@@ -81,6 +82,8 @@ type VM struct {
 	Info        agentapi.Info // what the guest said of itself when it had started
 	// Modules are those that were put in place of the kernel's own.
 	Modules []images.Replacement
+	// Packages are those that were asked for, with what they depend on.
+	Packages images.GuestPackages
 	// Resumed is when a warm guest went on from where its snapshot had stopped it: what its log says of before is from another day. Zero: cold.
 	Resumed time.Time
 
@@ -175,6 +178,9 @@ func prepare(ctx context.Context, cfg Config) (b boot, reason string, err error)
 		cfg.Initramfs = &i
 	}
 	b = boot{cfg: cfg, bin: bin, kernel: kernel, initramfs: *cfg.Initramfs}
+	if b.initramfs, b.packages, err = WithPackages(ctx, cfg.Cache, b.initramfs, cfg.Packages, cfg.Shape.MemoryMiB, cfg.Progress); err != nil {
+		return b, "", err
+	}
 	for _, m := range cfg.Modules {
 		r, err := cfg.Cache.Replacement(ctx, kernel, m.Name, m.File)
 		if err == nil && !slices.Contains(cfg.Initramfs.Modules, r.Name) {
@@ -186,7 +192,7 @@ func prepare(ctx context.Context, cfg Config) (b boot, reason string, err error)
 		b.modules = append(b.modules, r)
 	}
 	if cfg.Takes != nil {
-		taken := append([]string{kernel.Image, cfg.Initramfs.Path}, bin.Files()...)
+		taken := append([]string{kernel.Image, b.initramfs.Path}, bin.Files()...)
 		if kernel.ModulesDir != "" {
 			taken = append(taken, kernel.ModulesDir)
 		}
@@ -205,7 +211,7 @@ func prepare(ctx context.Context, cfg Config) (b boot, reason string, err error)
 		Slots:      cfg.Slots,
 		Neighbours: cfg.Neighbours,
 		Kernel:     kernel.Image,
-		Initramfs:  cfg.Initramfs.Path,
+		Initramfs:  b.initramfs.Path,
 		Cmdline:    cfg.Cmdline,
 	}
 	b.machine.SpareSockets = b.machine.SpareFor(cfg.Replugs)
@@ -219,6 +225,7 @@ type boot struct {
 	kernel    images.Kernel
 	initramfs images.Initramfs
 	modules   []images.Replacement
+	packages  images.GuestPackages
 	machine   machine.Machine
 }
 
@@ -228,7 +235,7 @@ func (b boot) process() qemu.Config {
 }
 
 func (b boot) vm(p *qemu.Process, start string) *VM {
-	return &VM{Kernel: b.kernel, QEMU: b.bin, Accel: b.machine.Accel, Start: start, process: p, shape: b.machine.Shape, functions: map[string]*Function{},
+	return &VM{Packages: b.packages, Kernel: b.kernel, QEMU: b.bin, Accel: b.machine.Accel, Start: start, process: p, shape: b.machine.Shape, functions: map[string]*Function{},
 		Agent: newAgent(p.AgentConn())}
 }
 

@@ -16,7 +16,7 @@ func TestLoadErrors(t *testing.T) {
 	}{
 		{"unknown key", "name: x\nstratgy: linear\n", []string{
 			`f.yaml:2:1: stratgy: unknown key; allowed: name, title, question, text, source, kernel-bound, kernel, shape, strategy, driver, vectors, device-node, irqchip, ` +
-				`pressure, cmdline, offline, files, steps, expect, cases; did you mean "strategy"?`}},
+				`pressure, packages, cmdline, offline, files, steps, expect, cases; did you mean "strategy"?`}},
 		{"unknown strategy", "name: x\nstrategy: linaer\n", []string{
 			`f.yaml:2:11: strategy: unknown strategy "linaer"; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node, spread, single, masks:CPUS/CPUS/…, script:FILE ARGS; did you mean "linear"?`}},
 		{"unknown strategy in a list", "name: x\nstrategy:\n  - linear\n  - xyzzy\n", []string{
@@ -100,7 +100,7 @@ func TestLoadErrors(t *testing.T) {
 		{"UTF-16", "\xff\xfen\x00a\x00", []string{"f.yaml:1:1: byte 0xff is not UTF-8, which a scenario is written in"}},
 		{"binary", "name: x\x00\x7f", []string{"f.yaml:1:8: the control character U+0000, which no YAML file may have"}},
 		{"escape in a key", "name: x\n\"\\e[31m\": 1\n", []string{
-			`f.yaml:2:1: \x1b[31m: unknown key; allowed: name, title, question, text, source, kernel-bound, kernel, shape, strategy, driver, vectors, device-node, irqchip, pressure, cmdline, offline, files, steps, expect, cases`}},
+			`f.yaml:2:1: \x1b[31m: unknown key; allowed: name, title, question, text, source, kernel-bound, kernel, shape, strategy, driver, vectors, device-node, irqchip, pressure, packages, cmdline, offline, files, steps, expect, cases`}},
 		{"number as a file", "42\n", []string{"f.yaml:1:1: want keys with values, got an integer"}},
 	} {
 		t.Run(tc.what, func(t *testing.T) {

@@ -400,7 +400,7 @@ func sameKernel(a, b string) bool {
 
 // Setup tells what the case runs, but for the kernel: equal for two cases that a comparison of kernels sets against each other.
 func (c *Case) Setup() string {
-	return fmt.Sprint(c.Scenario, "|", c.Shape, "|", c.Strategy, "|", c.Driver, "|", c.Vectors, "|", c.DeviceNode, "|", c.Irqchip, "|", c.Pressure.Strings(), "|", c.Cmdline, "|", c.Offline, "|", c.doing)
+	return fmt.Sprint(c.Scenario, "|", c.Shape, "|", c.Strategy, "|", c.Driver, "|", c.Vectors, "|", c.DeviceNode, "|", c.Irqchip, "|", c.Pressure.Strings(), "|", c.Packages, "|", c.Cmdline, "|", c.Offline, "|", c.doing)
 }
 
 // unique keeps the first of the cases that would run the same thing and expect the same of it.

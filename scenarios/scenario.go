@@ -45,6 +45,7 @@ type Case struct {
 	Irqchip    string
 	Pressure   Profile
 	Cmdline    Cmdline      // words added to the guest kernel's command line
+	Packages   []string     // Debian packages in the guest, by name
 	Offline    cpulist.List // taken offline before the function's driver sees the machine
 	Steps      []Step       // of the experiment; nil: bring the function up, settle, observe as LabelSettled, and see the driver off
 	Labels     []string     // of the observations to make, in time order
@@ -251,6 +252,7 @@ func (d *decoder) expand(f *file, body namedCase) []Case {
 	stepsFailed := false
 	for i := range cases {
 		c := &cases[i]
+		c.setPackages(st.Packages)
 		c.name()
 		c.resolve()
 		problems := c.validateSettings()
@@ -387,6 +389,7 @@ func (c *Case) validateSettings() []problem {
 	if c.DeviceNode >= c.Shape.Nodes {
 		say("device-node", "node %d is not in the shape; allowed: none, %s", c.DeviceNode, cpulist.Range(0, c.Shape.Nodes-1))
 	}
+	c.checkPackages(say)
 	for _, p := range c.Pressure {
 		if p.Node >= c.Shape.Nodes {
 			say("pressure", "%q: node %d is not in the shape; allowed: none, %s", p, p.Node, cpulist.Range(0, c.Shape.Nodes-1))

@@ -10,6 +10,7 @@ import (
 
 	"irqlab/guestagent/cpulist"
 	"irqlab/guestagent/strategy"
+	"irqlab/scenarios/pkgname"
 )
 
 //go:generate go test . -run ^TestSchemaIsCurrent$ -update
@@ -91,6 +92,8 @@ func mapType(t reflect.Type) *jsonschema.Schema {
 		return either(words(ruleAny), integer(0))
 	case reflect.TypeFor[Cmdline]():
 		return &jsonschema.Schema{Type: "string", MaxLength: pointer(MaxCmdline)}
+	case reflect.TypeFor[packageWord]():
+		return pattern(pkgname.Pattern)
 	case reflect.TypeFor[VectorCount]():
 		return either(pattern(`^online([+-][0-9]+)?$`), integer(1))
 	case reflect.TypeFor[deviceNode]():

@@ -46,6 +46,7 @@ type settings struct {
 	DeviceNode many[deviceNode]  `json:"device-node,omitempty" jsonschema_description:"NUMA node of the function, or none; default 0"`
 	Irqchip    many[irqchipName] `json:"irqchip,omitempty" jsonschema_description:"plain MSI (the default) or interrupt remapping"`
 	Pressure   profiles          `json:"pressure,omitempty" jsonschema_description:"other interrupts in place before the function's: entries, or named lists of entries, each of which is a case of its own"`
+	Packages   many[packageWord] `json:"packages,omitempty" jsonschema_description:"Debian packages that the guest has, with what they depend on, e.g. [irqbalance, ethtool]; all of them in each case, or none, the default"`
 	Cmdline    many[Cmdline]     `json:"cmdline,omitempty" jsonschema_description:"words added to the guest kernel's command line, e.g. nosmt, or none; default none"`
 	Offline    many[offlineList] `json:"offline,omitempty" jsonschema_description:"CPUs taken offline before the vectors are added, in the kernel's list format; default none"`
 }

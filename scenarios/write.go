@@ -60,6 +60,9 @@ func Write(c *Case, remarks []string, steps []Line) []byte {
 			fmt.Fprintf(&b, "  - %s\n", scalar(p))
 		}
 	}
+	if len(c.Packages) > 0 {
+		fmt.Fprintf(&b, "packages: %s\n", packagesText(c.Packages))
+	}
 	if len(c.Cmdline) > 0 {
 		key("cmdline", c.Cmdline.String())
 	}

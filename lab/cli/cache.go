@@ -14,7 +14,7 @@ func newCache(s Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cache",
 		Short: "List, prune or verify what is in the cache",
-		Long: `The cache holds QEMU, kernels, initramfs, snapshots of booted machines, and what changed drivers and kernels are made of and became (toolchain, headers, modsource, module; kernelsource, kernelbase, kernelpart, kernelbuild):
+		Long: `The cache holds QEMU, kernels, initramfs, packages for guests, snapshots of booted machines, and what changed drivers and kernels are made of and became (toolchain, headers, modsource, module; kernelsource, kernelbase, kernelpart, kernelbuild):
 $IRQLAB_CACHE, else irqlab in your cache directory. All of it is made again when it is needed. Snapshots go by themselves, the least recently used first, when they take more than $IRQLAB_CACHE_LIMIT (4G unless it is set).
 
 Each of these may run while others use the cache.`,

@@ -64,11 +64,12 @@ func (e *exitError) Unwrap() error { return e.err }
 
 func usageError(err error) error { return &exitError{ExitUsage, err} }
 
-// labError is the end of what took a kernel: bad input if it is the SPEC that is wrong, or a module that was given with it, else the lab's own failure.
+// labError is the end of what took a kernel: bad input if it is the SPEC that is wrong, or a module or package that was given with it, else the lab's own failure.
 func labError(err error) error {
 	var bad *images.BadKernelError
 	var module *images.BadModuleError
-	if errors.As(err, &bad) || errors.As(err, &module) {
+	var packages *images.BadPackagesError
+	if errors.As(err, &bad) || errors.As(err, &module) || errors.As(err, &packages) {
 		return usageError(err)
 	}
 	return &exitError{ExitError, err}

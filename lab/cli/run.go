@@ -34,9 +34,10 @@ import (
 type scenarioFlags struct {
 	kernels, shapes, strategies, drivers, vectors, deviceNodes, irqchips, pressures, cmdlines, offlines []string
 
-	modules []string // in place of the kernel's own
-	cases   []string // to be run, of those there are then
-	expect  []string // beside what the scenario says
+	modules  []string // in place of the kernel's own
+	packages []string // beside the cases' own
+	cases    []string // to be run, of those there are then
+	expect   []string // beside what the scenario says
 
 	unnamed bool // the commands of cases leave out the kernel, which is only built then
 	bare    bool // only the machine counts, not what is done there and expected
@@ -50,6 +51,7 @@ func (f *scenarioFlags) register(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.drivers, "driver", nil, "who drives the function: `vfio` (the guest agent) or mana (the kernel's driver)")
 	fs.StringArrayVar(&f.modules, "module", nil, "module to put in place of the kernel's own (`NAME=FILE`, mana=drivers/…/mana.ko), built for that kernel. It is sent to the "+
 		"running guest and costs no boot; may be repeated, once for each name")
+	fs.StringArrayVar(&f.packages, "package", nil, "Debian package (`NAME`) that the guest has, with what it depends on, beside those of the scenario: irqbalance, ethtool, bash … It is fetched once, without root; may be repeated")
 	f.registerMachine(fs)
 }
 
@@ -76,7 +78,7 @@ func (f *scenarioFlags) command(scenario, name string) string {
 		name   string
 		values []string
 	}{{"kernel", kernels}, {"shape", f.shapes}, {"strategy", f.strategies}, {"driver", f.drivers}, {"vectors", f.vectors}, {"device-node", f.deviceNodes}, {"irqchip", f.irqchips},
-		{"pressure", f.pressures}, {"cmdline", f.cmdlines}, {"offline", f.offlines}, {"module", f.modules}, {"expect", f.expect}} {
+		{"pressure", f.pressures}, {"cmdline", f.cmdlines}, {"offline", f.offlines}, {"module", f.modules}, {"package", f.packages}, {"expect", f.expect}} {
 		for _, v := range flag.values {
 			words = append(words, "--"+flag.name, v)
 		}
@@ -457,7 +459,7 @@ func sayHowMany(s Streams, cases []scenarios.Case) {
 	boots := map[string]bool{}
 	for i := range cases {
 		c := &cases[i]
-		boots[fmt.Sprint(c.Kernel, c.Shape, c.Irqchip, c.Cmdline, c.Pressure.Neighbours())] = true
+		boots[fmt.Sprint(c.Kernel, c.Shape, c.Irqchip, c.Cmdline, c.Packages, c.Pressure.Neighbours())] = true
 	}
 	s.say("%d cases on %s; how much time is left is told when some have ended", len(cases), report.Plural(len(boots), "machine", "different machines"))
 }
@@ -558,6 +560,9 @@ func (f *scenarioFlags) plan(ctx context.Context, names []string, s Streams) ([]
 	}
 	if err := replaceModules(cases, f.modules); err != nil {
 		return nil, usageError(err)
+	}
+	if err := scenarios.AddPackages(cases, f.packages); err != nil {
+		return nil, usageError(fmt.Errorf("--package: %w", err))
 	}
 	given, err := parseAll("expect", f.expect, scenarios.ParseExpectation)
 	if err != nil {

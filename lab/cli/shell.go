@@ -31,7 +31,8 @@ not opened and no strategy applied: look around, load a driver (modprobe mana), 
 What the kernel refuses to be written is said, and gives status 1. Commands may be piped in; the exit status is that of the last one. When the shell ends, so does the VM.
 
 The guest has ethtool (-i, -S, -l, -L), modprobe, taskset, and cat, cp, dd, dmesg, find, grep, head, ip, kill, ls, lspci, lsmod, ps, sleep, sort, tail, tee, tr, uniq,
-wc, xargs and the like: ls /bin shows all. It has no sed, awk or compiler: what is printed, the host's can edit (echo cat /proc/interrupts | irqlab shell | awk …).
+wc, xargs and the like: ls /bin shows all. It has no sed, awk or compiler: --package sed --package mawk brings them, or the host's edit what is printed
+(echo cat /proc/interrupts | irqlab shell | awk …).
 
 While it lasts, irqlab ssh NAME gives more shells and runs commands in the same VM, by the name that is shown here, as many as you like.
 

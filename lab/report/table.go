@@ -104,6 +104,9 @@ func (p *page) caseInFull(c *result.Case) {
 	for _, m := range c.Modules {
 		p.linef("  module %s of %s%s", foreign.Line(m.Name), foreign.Line(m.File), foreign.Line(Hash(m.SHA256)))
 	}
+	for _, k := range c.Packages {
+		p.linef("  package %s", foreign.Line(strings.TrimSpace(k.Name+" "+k.Version)))
+	}
 	p.linef("  %s; CPUs online: %s", c.Shape, cmp.Or(c.Online.String(), "unknown"))
 	pressure := "none"
 	if len(c.Pressure) > 0 {

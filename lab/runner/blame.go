@@ -77,6 +77,7 @@ func init() {
 
 		always[*images.BadKernelError](cases),
 		always[*images.BadModuleError](cases),
+		always[*images.BadPackagesError](cases),
 		always[*UnloadableError](cases),
 		always[*machine.FieldError](cases),
 		always[*machine.HotplugError](cases),

@@ -70,6 +70,9 @@ func newResult(c *scenarios.Case) result.Case {
 	for _, m := range c.Modules {
 		r.Modules = append(r.Modules, result.Module{Name: m.Name, File: m.File})
 	}
+	for _, name := range c.Packages {
+		r.Packages = append(r.Packages, result.Package{Name: name})
+	}
 	return r
 }
 
@@ -240,6 +243,7 @@ func (e *experiment) config() lab.Config {
 	for _, m := range e.c.Modules {
 		cfg.Modules = append(cfg.Modules, lab.Module(m))
 	}
+	cfg.Packages = e.c.Packages
 	for _, n := range e.c.Pressure.Neighbours() {
 		cfg.Neighbours = append(cfg.Neighbours, machine.Neighbour{Kind: n.Kind, Queues: n.Queues, Node: n.Node})
 	}
@@ -268,6 +272,9 @@ func (e *experiment) boot(ctx context.Context) error {
 			if m.Name == manaModule && e.c.Driver != scenarios.DriverMana {
 				e.out.Notes = append(e.out.Notes, fmt.Sprintf("module %s was replaced, but not loaded: the case's driver is %s", m.Name, e.c.Driver))
 			}
+		}
+		for i, p := range e.vm.Packages.Asked {
+			e.out.Packages[i].Version = p.Version
 		}
 		e.startTimeline(ctx)
 		if e.started != nil {

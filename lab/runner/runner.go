@@ -263,20 +263,23 @@ func (o Options) status(s Status) {
 	}
 }
 
-// prepare brings every kernel and its initramfs into the cache before the first VM starts, so that fetching is not timed as running, and looks at the modules that are
-// to be replaced. A kernel that cannot be had is an error of its cases only, unless the SPEC itself is wrong.
+// prepare brings every kernel and its initramfs into the cache before the first VM starts, with the packages that guests are to have, so that fetching is not timed as running, and looks at the
+// modules that are to be replaced. A kernel that cannot be had is an error of its cases only, unless the SPEC itself is wrong.
 func prepare(ctx context.Context, cases []scenarios.Case, o Options) (unusable map[string]error, err error) {
 	unusable = map[string]error{}
 	var done []string
 	for _, c := range cases {
-		what := fmt.Sprint(c.Kernel, c.Modules)
+		what := fmt.Sprint(c.Kernel, c.Modules, c.Packages, c.Shape.MemoryMiB)
 		if slices.Contains(done, what) {
 			continue
 		}
 		done = append(done, what)
 		k, err := o.Cache.Kernel(ctx, c.Kernel, o.Progress)
 		if err == nil {
-			_, err = o.Cache.Initramfs(ctx, k, o.Progress)
+			var i images.Initramfs
+			if i, err = o.Cache.Initramfs(ctx, k, o.Progress); err == nil {
+				_, _, err = lab.WithPackages(ctx, o.Cache, i, c.Packages, c.Shape.MemoryMiB, o.Progress)
+			}
 		}
 		for _, m := range c.Modules {
 			if err == nil {
@@ -285,13 +288,14 @@ func prepare(ctx context.Context, cases []scenarios.Case, o Options) (unusable m
 		}
 		var bad *images.BadKernelError
 		var module *images.BadModuleError
-		if !errors.As(err, &module) {
+		var packages *images.BadPackagesError
+		if !errors.As(err, &module) && !errors.As(err, &packages) {
 			err = images.AsBadKernel(c.Kernel, err)
 		}
 		switch {
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case errors.As(err, &module), errors.As(err, &bad):
+		case errors.As(err, &packages), errors.As(err, &module), errors.As(err, &bad):
 			return nil, err
 		case err != nil:
 			unusable[c.Kernel] = err

@@ -72,6 +72,7 @@ type Case struct {
 	Kernel     string      `json:"kernel"`                // the release the guest reports
 	KernelSpec string      `json:"kernel_spec,omitempty"` // what was asked for
 	Modules    []Module    `json:"modules,omitempty"`     // that took the place of the kernel's own
+	Packages   []Package   `json:"packages,omitempty"`    // that the guest has, those that were asked for
 	Driver     string      `json:"driver"`
 	Strategy   string      `json:"strategy"`         // empty when the kernel's driver places the vectors itself
 	Branch     string      `json:"branch,omitempty"` // which way the strategy went, e.g. "numa-aware, first group skipped"
@@ -121,6 +122,12 @@ type Event struct {
 	T      float64 `json:"t"`      // as Until
 	Source string  `json:"source"` // as in the timeline: step, inject, device, vector, …
 	What   string  `json:"what"`
+}
+
+// Package is a Debian package.
+type Package struct {
+	Name    string `json:"name"`
+	Version string `json:"version,omitempty"` // empty if it came to no guest
 }
 
 // Module is a kernel module that was put in the place of the kernel's own.
