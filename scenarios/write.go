@@ -150,6 +150,8 @@ func (s *Step) argument() any {
 		return *s.WaitFor
 	case s.Verb == VerbSleep:
 		return duration(s.Sleep)
+	case s.Verb == VerbSuspend && s.Suspend != Suspend{}:
+		return s.Suspend
 	}
 	return nil
 }

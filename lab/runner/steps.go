@@ -71,6 +71,8 @@ func stepLimit(s *scenarios.Step) time.Duration {
 		return time.Duration(len(s.CPUs)) * 2 * cpuTime // by ACPI the guest has a minute for its answer
 	case scenarios.VerbStorm:
 		return cpuTime + time.Duration(int(s.Storm.Rounds)*len(s.Storm.Offline)*2)*stormTime
+	case scenarios.VerbSuspend:
+		return s.Suspend.Asleep() + s.Suspend.Patience()
 	case scenarios.VerbFire:
 		return cpuTime + time.Duration(s.Fire.Times())*fireTime
 	case scenarios.VerbTogether: // each branch has its steps' limits
@@ -97,7 +99,7 @@ func planned(steps []scenarios.Step) time.Duration {
 	var sum time.Duration
 	eachStep(steps, func(s *scenarios.Step) {
 		switch s.Verb {
-		case scenarios.VerbWaitFor, scenarios.VerbSleep, scenarios.VerbStorm, scenarios.VerbFire:
+		case scenarios.VerbWaitFor, scenarios.VerbSleep, scenarios.VerbStorm, scenarios.VerbFire, scenarios.VerbSuspend:
 			sum += stepLimit(s)
 		}
 	})
@@ -166,7 +168,7 @@ func (e *StepError) deadlock() bool {
 // drives reports whether a step has the kernel's driver speak with the device.
 func drives(verb string) bool {
 	return slices.Contains([]string{scenarios.VerbProbe, scenarios.VerbLoad, scenarios.VerbBind, scenarios.VerbUp, scenarios.VerbDown, scenarios.VerbSetChannels,
-		scenarios.VerbUnload, scenarios.VerbUnbind}, verb)
+		scenarios.VerbUnload, scenarios.VerbUnbind, scenarios.VerbRemove, scenarios.VerbSuspend}, verb)
 }
 
 // explained reports whether nothing more can be learned from the guest, which is well: it was the wait that was in vain.
@@ -436,7 +438,7 @@ func (s *stepper) done(ctx context.Context, step *scenarios.Step, at int, facts 
 	r := &s.out.Steps[at]
 	r.End, r.Outcome = time.Since(s.began).Seconds(), result.StepDone
 	r.Log, r.Counted, r.Storm, r.Topology = facts.Log, facts.Counted, facts.Storm, facts.Topology
-	r.Disks = facts.Disks
+	r.Disks, r.Slept = facts.Disks, facts.Slept
 	switch {
 	case refused:
 		r.Outcome, r.Refusal = result.StepRefused, err.Error()
@@ -542,6 +544,12 @@ func (s *stepper) do(ctx context.Context, step *scenarios.Step, from since, fact
 		return s.together(ctx, step)
 	case scenarios.VerbSleep:
 		return pause(ctx, step.Sleep)
+	case scenarios.VerbRemove:
+		return s.remove(ctx)
+	case scenarios.VerbRescan:
+		return s.rescan(ctx)
+	case scenarios.VerbSuspend:
+		return s.suspend(ctx, step.Suspend, facts)
 	}
 	if step.Rule != nil {
 		return s.inject.Add(*step.Rule)
