@@ -20,6 +20,8 @@ const (
 	dir = "sys/power"
 	tty = "sys/class/tty"
 
+	keepConsole = "sys/module/printk/parameters/console_suspend"
+
 	deep = "deep" // what mem is to mean: ACPI's S3, and not suspend to idle under another name
 )
 
@@ -43,6 +45,10 @@ func Prepare(r kfile.Root, mode string) error {
 	}
 	if !slices.Contains(states, mode) {
 		return fault.New(agentapi.CodeUnsupported, "suspending to %s: this kernel knows only: %s", mode, strings.Join(states, " "))
+	}
+	// A guest that hangs on its way is to tell where.
+	if err := r.Write("N", keepConsole); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	if mode == agentapi.SuspendFreeze {
 		return wakeByConsole(r)
