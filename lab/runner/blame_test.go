@@ -27,7 +27,7 @@ import (
 // TestBlame has a row for each type of error and for each situation it comes up in.
 func TestBlame(t *testing.T) {
 	limit := &limitError{"run", time.Minute}
-	late := &lateError{5 * time.Minute}
+	late := &lateError{after: 5 * time.Minute}
 	refused := &agentapi.Error{Code: agentapi.CodeRefused, Message: "no", Errno: int(syscall.ENOSPC)}
 	called := func(method string, err error) error {
 		return &lab.CallError{Method: method, Err: fmt.Errorf("%s: %w", method, err)}
@@ -167,8 +167,8 @@ func TestVerdict(t *testing.T) {
 		{"an expectation", nil, []string{"CPU 1, not 2"}, conditions{}, result.Fail, true},
 		{"an expectation, and the lab was stopped", nil, []string{"a stall"}, conditions{stood: qemu.Standstill{Lab: 12 * time.Second}}, result.Error, true},
 		{"an expectation, and QEMU was stopped", nil, []string{"a stall"}, conditions{stood: qemu.Standstill{QEMU: 12 * time.Second}}, result.Error, true},
-		{"a short wait, and the lab was stopped as long", &lateError{time.Second}, nil, conditions{stood: qemu.Standstill{Lab: 1700 * time.Millisecond}, wait: time.Second}, result.Error, true},
-		{"a long wait, and the lab was stopped for a moment", &lateError{time.Minute}, nil, conditions{stood: qemu.Standstill{Lab: 1700 * time.Millisecond}, wait: time.Minute}, result.Fail, true},
+		{"a short wait, and the lab was stopped as long", &lateError{after: time.Second}, nil, conditions{stood: qemu.Standstill{Lab: 1700 * time.Millisecond}, wait: time.Second}, result.Error, true},
+		{"a long wait, and the lab was stopped for a moment", &lateError{after: time.Minute}, nil, conditions{stood: qemu.Standstill{Lab: 1700 * time.Millisecond}, wait: time.Minute}, result.Fail, true},
 		{"an expectation, and the lab was busy for a moment", nil, []string{"a stall"}, conditions{stood: qemu.Standstill{Lab: time.Second}}, result.Fail, true},
 		{"the guest's error", driver, nil, conditions{}, result.Fail, true},
 		{"the lab's error", errors.New("x"), nil, conditions{}, result.Error, false},

@@ -118,9 +118,17 @@ func replugs(steps []scenarios.Step) int {
 }
 
 // lateError is the cause of a context whose step has taken too long.
-type lateError struct{ after time.Duration }
+type lateError struct {
+	after time.Duration
+	oops  string // for which it was not awaited any longer
+}
 
-func (e *lateError) Error() string { return fmt.Sprintf("not done within %s", e.after) }
+func (e *lateError) Error() string {
+	if e.oops != "" {
+		return fmt.Sprintf("not done within %s, nor %s after the kernel's %q", e.after.Round(time.Second), oopsGrace, e.oops)
+	}
+	return fmt.Sprintf("not done within %s", e.after)
+}
 func (e *lateError) Unwrap() error { return context.DeadlineExceeded }
 
 // StepError tells which step of a case ended it, and how things stood then.
@@ -387,7 +395,10 @@ func (s *stepper) step(ctx context.Context, step *scenarios.Step, from since) er
 		s.stage(step.String(), uint64(at+1))
 	}
 	limit, dropped := stepLimit(step), s.dropped()
-	timed, cancel := context.WithTimeoutCause(ctx, limit, &lateError{limit})
+	timed, cancel := context.WithTimeoutCause(ctx, limit, &lateError{after: limit})
+	if s.c.Steps != nil && (drives(step.Verb) || step.Verb == scenarios.VerbRescan) {
+		timed = s.untilOops(timed)
+	}
 	facts := &result.Step{}
 	do := func() error {
 		defer cancel()

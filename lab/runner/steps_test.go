@@ -175,7 +175,7 @@ func TestRefusal(t *testing.T) {
 		{refusef("no vector"), true, false},
 		{&lab.LostError{Err: errors.New("IRQ 29")}, false, true},
 		{errors.New("the channel is gone"), false, false},
-		{&lateError{time.Second}, false, true},
+		{&lateError{after: time.Second}, false, true},
 		{&qemu.DeadError{Signal: 9}, false, false},
 	} {
 		if got := refusal(wrap(tc.err)); got != tc.want {
@@ -189,7 +189,7 @@ func TestRefusal(t *testing.T) {
 }
 
 func TestStepError(t *testing.T) {
-	late := &lateError{time.Minute}
+	late := &lateError{after: time.Minute}
 	offline := scenarios.Step{Verb: scenarios.VerbOffline, At: "3", Line: 12, CPUs: []int{2, 3}}
 	held := []string{"h (hold at response:X)"}
 	e := &StepError{Step: offline, Err: late, Late: true, Holds: held, Progress: "last: request:X (1)", Tail: "[1] hello"}
@@ -225,14 +225,15 @@ steps:
   - unplug: 2-3
     refused: never
   - vectors
+  - suspend: {for: 3s, within: 7s}
 `)
 	steps := cases[0].Steps
-	for i, want := range []time.Duration{driverTime, 5 * time.Second, 10*time.Second + cpuTime + 2*cpuTime, 2 * cpuTime, 4 * cpuTime, driverTime} {
+	for i, want := range []time.Duration{driverTime, 5 * time.Second, 10*time.Second + cpuTime + 2*cpuTime, 2 * cpuTime, 4 * cpuTime, driverTime, 10 * time.Second} {
 		if got := stepLimit(&steps[i]); got != want {
 			t.Errorf("%s may take %s, want %s", steps[i], got, want)
 		}
 	}
-	if got, want := planned(steps), 35*time.Second+2*cpuTime; got != want {
+	if got, want := planned(steps), 45*time.Second+2*cpuTime; got != want {
 		t.Errorf("the steps wait for %s on purpose, want %s", got, want)
 	}
 	if got := replugs(steps); got != 1 {
@@ -249,7 +250,7 @@ func TestUntil(t *testing.T) {
 		t.Errorf("%v after %d", err, n)
 	}
 	never := func() (bool, error) { return false, nil }
-	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, &lateError{time.Millisecond})
+	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, &lateError{after: time.Millisecond})
 	defer cancel()
 	if err := until(ctx, time.Microsecond, never, state); err == nil || err.Error() != "3 of 3: not done within 1ms" {
 		t.Errorf("late: %v", err)
