@@ -100,6 +100,8 @@ func TestBlame(t *testing.T) {
 		{"time is over in a pause, and the guest is mute", explained(limit, nil, false), guests},
 		{"time is over in a pause, and the guest answers", explained(limit, nil, true), labs},
 		{"a step's time is over in a call", unanswered(time.Second, late), guests},
+		{"a guest that does not wake", &lab.AsleepError{Mode: "freeze", Woken: true, Err: unanswered(time.Second, late)}, guests},
+		{"a guest that oopsed in a call, which nobody waits for any longer", fmt.Errorf("guest agent: %w", &lateError{after: time.Second, oops: "Oops: general"}), guests},
 
 		{"a kernel that says no", called(agentapi.MethodAddVectors, refused), guests},
 		{"a kernel that says no to what the lab needs", called(agentapi.MethodOpenFunction, refused), labs},

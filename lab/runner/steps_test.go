@@ -107,6 +107,11 @@ cases:
       - hold: {at: "vector:1", nth: 2, as: second}
       - fire: {vectors: 1, rounds: 2}
       - release: second
+  never-wakes:
+    steps:
+      - probe
+      - drop: {at: "smc:establish", as: unheard}
+      - suspend: {for: 1s, within: 4s}
 `)
 	want := []struct {
 		outcome result.Outcome
@@ -117,6 +122,7 @@ cases:
 		{result.Fail, []string{"step 1 (probe, without waiting, line", "failed with error -71", "request:QUERY_DEV_CONFIG (1)"}, ""},
 		{result.Pass, nil, ""},
 		{result.Error, []string{"step 3 (fire vectors 1, 2 rounds, line", "were not handled", "second (hold at vector:1, occurrence 2)", "release it before"}, `"second" still held the device`},
+		{result.Fail, []string{"step 2 (suspend freeze for 1s, line", "told to suspend to freeze, and later to wake up, and did not go on", "not done within 5s", "smc:destroy (1), smc:establish (2)"}, ""},
 	}
 	rep := runCases(t, cases, Options{Start: lab.StartAuto})
 	for i, c := range rep.Cases {
@@ -136,6 +142,7 @@ cases:
 		{"request QUERY_DEV_CONFIG: status 0x5", "", ""},
 		{},
 		{"vector 1 fired", "second (hold at vector:1, occurrence 2)", "the end of step 3 (fire vectors 1, 2 rounds, line"},
+		{"SMC destroy: ok", "", "the end of step 2 (suspend freeze for 1s, line"},
 	} {
 		c := &rep.Cases[i]
 		if c.Outcome == result.Pass || c.Evidence == nil {
