@@ -117,12 +117,13 @@ func run(ctx context.Context) error {
 		}
 	}
 	keys := &hostKey{}
-	agent := newAgent(root, modules, keys)
+	gate := port.NewGate(root)
+	agent := newAgent(root, modules, keys, gate)
 	server, err := newServer(keys, reaper, env)
 	if err != nil {
 		return err
 	}
-	return servePorts(ctx, agent, server)
+	return servePorts(ctx, gate, agent, server)
 }
 
 // bootModules are the drivers of what a VM has from boot: the channels (modules in Debian's 6.1) and the neighbours, whose vectors must sit where the kernel put
@@ -150,7 +151,7 @@ func (k *hostKey) signer() (ssh.Signer, error) {
 	return key, nil
 }
 
-func newAgent(root kfile.Root, modules module.Loader, key *hostKey) *api.Agent {
+func newAgent(root kfile.Root, modules module.Loader, key *hostKey, gate *port.Gate) *api.Agent {
 	return api.New(api.Config{
 		Root:    root,
 		Modules: modules,
@@ -164,6 +165,7 @@ func newAgent(root kfile.Root, modules module.Loader, key *hostKey) *api.Agent {
 		PowerOff: func() {
 			time.AfterFunc(100*time.Millisecond, powerOff) // the answer leaves first
 		},
+		Without: gate.Without,
 		HostKey: func(seed []byte) { key.seed.Store(&seed) },
 		Log:     say,
 	})
@@ -190,8 +192,7 @@ func newServer(key *hostKey, reaper *child.Reaper, env []string) (*sshd.Server, 
 }
 
 // servePorts serves each port there is to one host at a time, for ever. The lab's port is required; the person's may be left out.
-func servePorts(ctx context.Context, agent *api.Agent, server *sshd.Server) error {
-	root := kfile.Root("/")
+func servePorts(ctx context.Context, gate *port.Gate, agent *api.Agent, server *sshd.Server) error {
 	failed := make(chan error, 2)
 	for _, p := range []struct {
 		name     string
@@ -201,14 +202,13 @@ func servePorts(ctx context.Context, agent *api.Agent, server *sshd.Server) erro
 		{agentapi.AgentPort, true, func(ctx context.Context, conn net.Conn) error { return agent.Serve(ctx, conn) }},
 		{agentapi.SSHPort, false, server.Serve},
 	} {
-		path, err := findPort(ctx, root, p.name, p.required)
-		if err != nil {
+		if err := findPort(ctx, gate, p.name, p.required); err != nil {
 			if p.required {
 				return fmt.Errorf("%w: start the VM with -device virtio-serial-pci and -device virtserialport,name=%s", err, p.name)
 			}
 			continue
 		}
-		conn, err := port.Open(path)
+		conn, err := gate.Open(p.name)
 		if err != nil {
 			return err
 		}
@@ -218,24 +218,24 @@ func servePorts(ctx context.Context, agent *api.Agent, server *sshd.Server) erro
 					failed <- fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 				}
 			}()
-			failed <- serve(ctx, conn, path, p.serve)
+			failed <- serve(ctx, gate, conn, p.name, p.serve)
 		}()
 	}
 	fmt.Println(agentapi.ReadyMessage)
 	return <-failed
 }
 
-func findPort(ctx context.Context, root kfile.Root, name string, wait bool) (string, error) {
+func findPort(ctx context.Context, gate *port.Gate, name string, wait bool) error {
 	ctx, cancel := context.WithTimeout(ctx, portWait)
 	defer cancel()
 	for {
-		path, err := port.Find(root, name)
+		_, err := gate.Find(name)
 		if err == nil || !wait || !errors.Is(err, os.ErrNotExist) {
-			return path, err
+			return err
 		}
 		select {
 		case <-ctx.Done():
-			return "", fmt.Errorf("%w within %s", err, portWait)
+			return fmt.Errorf("%w within %s", err, portWait)
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
@@ -243,7 +243,7 @@ func findPort(ctx context.Context, root kfile.Root, name string, wait bool) (str
 
 // serve serves hosts on an opened port one after another. What goes wrong with one host is said and forgotten: reopening the port drops its
 // leftovers, and the next one starts afresh.
-func serve(ctx context.Context, conn *port.Conn, path string, host func(context.Context, net.Conn) error) error {
+func serve(ctx context.Context, gate *port.Gate, conn *port.Conn, name string, host func(context.Context, net.Conn) error) error {
 	for {
 		err := conn.Wait(ctx)
 		if err == nil {
@@ -251,13 +251,13 @@ func serve(ctx context.Context, conn *port.Conn, path string, host func(context.
 		}
 		conn.Close()
 		if err != nil {
-			say("%s: %v", path, err)
+			say("%s: %v", conn.LocalAddr(), err)
 			time.Sleep(50 * time.Millisecond) // do not fill the console if it fails at once each time
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if conn, err = port.Open(path); err != nil {
+		if conn, err = gate.Open(name); err != nil {
 			return fmt.Errorf("reopening the port: %w", err)
 		}
 	}

@@ -24,7 +24,8 @@ type Agent struct {
 	// Trace receives every call that ends, and what CPUs were told; nil: nobody. It is set before the agent is shared.
 	Trace *trace.Recorder
 
-	client *agentapi.Client
+	client  *agentapi.Client
+	silence silence
 }
 
 // newAgent speaks with the guest's agent over its port and owns the connection from then on.
@@ -49,6 +50,9 @@ var (
 // call asks the agent for one method and returns its typed answer.
 func call[Result any](ctx context.Context, a *Agent, method string, params any) (Result, error) {
 	var r Result
+	if err := a.silence.await(ctx); err != nil {
+		return r, err
+	}
 	began := a.Trace.Now()
 	asked := time.Now()
 	err := a.client.Call(ctx, method, params, &r)

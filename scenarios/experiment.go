@@ -57,6 +57,9 @@ type walk struct {
 	channels int  // that were set by a step since the link came up; 0: none
 	read     bool // the disks have been read from
 	counted  int  // CPUs that were online when the driver was started
+	loaded   bool // the kernel's driver is
+	removed  bool // the function is, from the kernel
+	again    bool // a rescan has had the driver probe, which probe may wait for
 }
 
 func (w *walk) say(s *Step, format string, args ...any) { w.sayAt(s, "", format, args...) }
@@ -161,10 +164,11 @@ func (w *walk) step(s *Step, beside [][]Step) {
 	}
 	switch s.Verb {
 	case VerbProbe, VerbLoad, VerbBind:
-		if s.Verb == VerbProbe && w.started && s.Refused == "" {
+		if s.Verb == VerbProbe && w.started && !w.again && s.Refused == "" {
 			w.say(s, "the driver has been started before; unload it first, or use bind")
 		}
-		w.started = true
+		w.needs(s, !w.removed || s.Verb == VerbLoad, "the function has been removed; rescan first")
+		w.started, w.again, w.loaded = !w.removed, false, w.c.Driver == DriverMana
 		if s.Verb == VerbProbe && !s.Probe.Waits() {
 			for _, h := range w.armed {
 				if w.passes(s, h.step.Rule) {
@@ -174,7 +178,8 @@ func (w *walk) step(s *Step, beside [][]Step) {
 		}
 	case VerbUnload, VerbUnbind:
 		w.needs(s, w.started, "the driver has not been started; begin with probe")
-		w.started, w.up = false, false
+		w.started, w.up, w.again = false, false, false
+		w.loaded = w.loaded && s.Verb == VerbUnbind
 	case VerbUp, VerbVectors, VerbDown, VerbSetChannels:
 		w.needs(s, w.started, "the driver has not been started; begin with probe")
 		if s.Verb == VerbVectors {
@@ -185,6 +190,8 @@ func (w *walk) step(s *Step, beside [][]Step) {
 			w.needs(s, s.Channels <= w.c.Queues(), fmt.Sprintf("%d channels need as many queue vectors, and the function has %d", s.Channels, w.c.Queues()))
 		}
 		w.up = w.up || s.Verb == VerbUp || s.Verb == VerbVectors
+	case VerbRemove, VerbRescan, VerbSuspend:
+		w.power(s)
 	case VerbReset:
 		w.needs(s, w.started, "the function has nothing to forget before the driver is started; begin with probe")
 	case VerbPost, VerbResetService:

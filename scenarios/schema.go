@@ -118,6 +118,8 @@ func mapType(t reflect.Type) *jsonschema.Schema {
 		return pattern(`^([0-9.]+(ns|us|µs|ms|s|m|h))+$`)
 	case reflect.TypeFor[Pattern]():
 		return &jsonschema.Schema{Type: "string", MinLength: pointer(1), Format: "regex"}
+	case reflect.TypeFor[suspendMode]():
+		return words(SuspendModes()...)
 	case reflect.TypeFor[linkState]():
 		return words(Links()...)
 	case reflect.TypeFor[Post]():

@@ -51,6 +51,9 @@ const (
 	VerbReadDisks    = "read-disks"
 	VerbSleep        = "sleep"
 	VerbRun          = "run"
+	VerbRemove       = "remove"
+	VerbRescan       = "rescan"
+	VerbSuspend      = "suspend"
 )
 
 // Step is one thing an experiment does: a verb and, by the verb, what it is done to. A case's steps run in order, each once the one before it is done.
@@ -76,6 +79,7 @@ type Step struct {
 	Disks    ReadDisks    // read-disks
 	Sleep    time.Duration
 	Run      *Program // run
+	Suspend  Suspend  // suspend
 }
 
 // ReadDisks is how much is read from each disk of the pressure.

@@ -21,7 +21,7 @@ const (
 
 // allVerbs is what an unknown one could have been.
 const allVerbs = "probe, up, down, set-channels, load, unload, bind, unbind, vectors, hold, release, end, delay, drop, duplicate, " +
-	"status, alter, add-interrupt, post, reset-service, reset, offline, online, unplug, replug, fire, settle, observe, storm, read-disks, run, expect, wait-for, together, sleep"
+	"status, alter, add-interrupt, post, reset-service, reset, offline, online, unplug, replug, remove, rescan, suspend, fire, settle, observe, storm, read-disks, run, expect, wait-for, together, sleep"
 
 func TestStepErrors(t *testing.T) {
 	for _, tc := range []struct {
@@ -252,6 +252,27 @@ func TestStepErrors(t *testing.T) {
 			`f.yaml:9:5: steps.3: the driver has not been started; begin with probe`}},
 		{"driver twice", manaHead, "  - probe\n  - probe\n", []string{
 			`f.yaml:7:5: steps.1: the driver has been started before; unload it first, or use bind`}},
+		{"removed twice, and used while it is", manaHead, "  - probe\n  - remove\n  - remove\n  - up\n  - bind\n  - probe\n", []string{
+			`f.yaml:8:5: steps.2: the function has been removed before; rescan first`,
+			`f.yaml:9:5: steps.3: the driver has not been started; begin with probe`,
+			`f.yaml:10:5: steps.4: the function has been removed; rescan first`,
+			`f.yaml:11:5: steps.5: the function has been removed; rescan first`}},
+		{"found again, and nobody takes it", vfioHead, "  - probe\n  - vectors\n  - remove\n  - rescan\n  - settle\n", []string{
+			`f.yaml:10:5: steps.4: no vector is set up before the driver is started; begin with probe`}},
+		{"found again without its driver", manaHead, "  - probe\n  - remove\n  - unload\n  - rescan\n  - up\n", []string{
+			`f.yaml:8:5: steps.2: the driver has not been started; begin with probe`,
+			`f.yaml:10:5: steps.4: the driver has not been started; begin with probe`}},
+		{"a rescan of what is there", manaHead, "  - probe\n  - rescan\n  - probe\n", []string{
+			`f.yaml:8:5: steps.2: the driver has been started before; unload it first, or use bind`}},
+		{"a sleep of no kind", manaHead, "  - suspend: {mode: disk}\n", []string{
+			`f.yaml:6:21: steps.0.suspend.mode: unknown sleep state "disk"; allowed: freeze, mem`}},
+		{"a sleep that is too short", manaHead, "  - suspend: {for: 100ms}\n", []string{
+			`f.yaml:6:5: steps.0: a sleep of 100ms; allowed: from 500ms, since what wakes the guest must not come while it falls asleep`}},
+		{"holds that stop a removal, a rescan and a sleep", manaHead, "  - probe\n  - hold: {at: \"smc:destroy\", as: a}\n  - remove\n  - release: a\n  - hold: {at: request:QUERY_DEV_CONFIG, as: b}\n  - rescan\n  - release: b\n" +
+			"  - hold: {at: request:REGISTER_DEVICE, as: c}\n  - suspend\n  - release: c\n", []string{
+			`f.yaml:8:5: steps.2: remove would wait for ever: it comes to smc:destroy, where "a" holds the device, and that is released only after this; put what releases it beside it, in together`,
+			`f.yaml:11:5: steps.5: rescan would wait for ever: it comes to request:QUERY_DEV_CONFIG, where "b" holds the device, and that is released only after this; put what releases it beside it, in together`,
+			`f.yaml:14:5: steps.8: suspend would wait for ever: it comes to request:REGISTER_DEVICE, where "c" holds the device, and that is released only after this; put what releases it beside it, in together`}},
 		{"vectors twice", vfioHead, "  - probe\n  - vectors\n  - vectors\n", []string{
 			`f.yaml:8:5: steps.2: the queue vectors have been added before`}},
 		{"too many channels", manaHead, "  - probe\n  - set-channels: 5\n", []string{
@@ -285,6 +306,10 @@ func TestStepsAccepted(t *testing.T) {
 		"refused on purpose": manaHead + "  - offline: 0\n    refused: x\n  - {unplug: 0-3, refused: x}\n  - release: nobody\n    refused: x\n  - unplug: 3\n  - unplug: 3\n    refused: x\n" +
 			"  - probe\n  - set-channels: 9\n    refused: x\n  - probe:\n    refused: x\n",
 		"log before any observation": manaHead + "  - probe\n  - expect: {log: a, no-log: [b, c], counted: {step: 'request:0x20001', is: 1}}\n",
+		"removed and found again":    manaHead + "  - probe\n  - up\n  - remove\n  - fire:\n    refused: x\n  - rescan\n  - probe\n  - up\n  - remove\n  - rescan\n  - up\n  - settle\n",
+		"removed before it is used":  manaHead + "  - remove\n  - rescan\n  - probe\n",
+		"opened again":               vfioHead + "  - probe\n  - vectors\n  - remove\n  - rescan\n  - probe\n  - vectors\n",
+		"sleeps":                     manaHead + "  - suspend\n  - probe\n  - suspend: {mode: mem, for: 500ms}\n  - hold: {at: request:QUERY_DEV_CONFIG, as: a}\n  - together: [[suspend], [{wait-for: {held: a}}, release: a]]\n",
 		"a CPU comes and goes":       manaHead + "  - offline: 3\n  - unplug: 3\n  - replug: 3\n  - online: 3\n  - offline: 3\n",
 		"loaded anew":                manaHead + "  - probe\n  - unload\n  - probe\n  - up\n  - unbind\n  - bind\n  - wait-for: {link: there}\n",
 		"null for no argument":       manaHead + "  - probe:\n  - up:\n  - fire:\n",
@@ -321,6 +346,8 @@ func TestStepValues(t *testing.T) {
   - storm: {offline: 1-2, rounds: 200}
   - wait-for: {log: "a+b", count: 2, within: 5s}
   - wait-for: {online: 0-3}
+  - suspend
+  - suspend: {mode: mem, for: 3s, within: 90s}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -353,11 +380,13 @@ func TestStepValues(t *testing.T) {
 		"16 observe x",
 		"17 storm on CPUs 1-2, 200 rounds",
 		`18 wait for log "a+b", 2 times`, "19 wait for online 0-3",
+		"20 suspend freeze for 2s", "21 suspend mem for 3s",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	if c.Steps[13].Refused != "(?i)busy" || c.Steps[12].Post.Event != EventResetRequest || c.Steps[18].WaitFor.Limit() != 5*time.Second || c.Steps[19].WaitFor.Limit() != WithinDefault {
+	if c.Steps[13].Refused != "(?i)busy" || c.Steps[12].Post.Event != EventResetRequest || c.Steps[18].WaitFor.Limit() != 5*time.Second || c.Steps[19].WaitFor.Limit() != WithinDefault ||
+		c.Steps[20].Suspend.Patience() != time.Minute || c.Steps[21].Suspend.Patience() != 90*time.Second {
 		t.Errorf("%+v", c.Steps)
 	}
 	if !slices.Equal(c.Labels, []string{"x"}) {

@@ -29,8 +29,22 @@ func (w *walk) requests(s *Step) []string {
 	switch verb {
 	case VerbLoad, VerbBind:
 		verb = VerbProbe
-	case VerbUnbind:
+	case VerbRescan:
+		if !w.reprobes() {
+			return nil
+		}
+		verb = VerbProbe
+	case VerbUnbind, VerbRemove:
 		verb = VerbUnload
+	case VerbSuspend: // the driver gives the device up, and sets it up anew
+		if !w.started {
+			return nil
+		}
+		names := slices.Concat(requestsOf[VerbUnload], requestsOf[VerbProbe])
+		if w.linkUp {
+			names = slices.Concat(names, queuesGone, queuesMade)
+		}
+		return names
 	}
 	names := requestsOf[verb]
 	switch {
@@ -56,9 +70,12 @@ func (w *walk) changesChannels(n int) bool {
 // links keeps what is certain about the driver's link after a step.
 func (w *walk) links(s *Step) {
 	switch s.Verb {
-	case VerbProbe, VerbLoad, VerbBind:
+	case VerbProbe, VerbLoad, VerbBind, VerbRescan:
+		if s.Verb == VerbRescan && !w.again {
+			return
+		}
 		w.linkUp, w.channels, w.counted = false, 0, len(w.online)
-	case VerbUnload, VerbUnbind, VerbDown:
+	case VerbUnload, VerbUnbind, VerbRemove, VerbDown:
 		w.linkUp = false
 	case VerbUp:
 		w.linkUp, w.channels = true, 0
@@ -84,10 +101,11 @@ func (w *walk) passes(s *Step, r *inject.Rule) bool {
 	if c.Driver != DriverMana {
 		return false
 	}
-	begins := slices.Contains([]string{VerbProbe, VerbLoad, VerbBind}, s.Verb)
+	sleeps := s.Verb == VerbSuspend && w.started
+	begins := slices.Contains([]string{VerbProbe, VerbLoad, VerbBind}, s.Verb) || s.Verb == VerbRescan && w.reprobes() || sleeps
 	switch kind {
 	case "smc":
-		return begins && name == "establish" || slices.Contains([]string{VerbUnload, VerbUnbind}, s.Verb) && name == "destroy"
+		return begins && name == "establish" || (slices.Contains([]string{VerbUnload, VerbUnbind, VerbRemove}, s.Verb) || sleeps) && name == "destroy"
 	case "request", "response":
 		sent := w.requests(s)
 		return name == "any" && sent != nil || slices.Contains(sent, name)
@@ -102,7 +120,7 @@ func (w *walk) stuck(s *Step, beside [][]Step) {
 	if s.Verb == VerbProbe && !s.Probe.Waits() {
 		return
 	}
-	ready := slices.Contains([]string{VerbUp, VerbDown, VerbSetChannels, VerbVectors, VerbUnload, VerbUnbind, VerbSettle, VerbFire, VerbStorm, VerbObserve}, s.Verb) ||
+	ready := slices.Contains([]string{VerbUp, VerbDown, VerbSetChannels, VerbVectors, VerbUnload, VerbUnbind, VerbRemove, VerbSuspend, VerbSettle, VerbFire, VerbStorm, VerbObserve}, s.Verb) ||
 		s.WaitFor != nil && slices.Contains([]string{LinkUp, LinkDown, LinkThere}, string(s.WaitFor.Link))
 	for _, h := range w.armed {
 		name := h.step.Rule.Name

@@ -73,6 +73,10 @@ func init() {
 		{Verb{VerbOnline, "online: LIST", "bring CPUs online through sysfs, one after the other", ""}, cpus, false},
 		{Verb{VerbUnplug, "unplug: LIST", "take CPUs out of the machine by ACPI, and wait for the guest to let go of them", ""}, cpus, false},
 		{Verb{VerbReplug, "replug: LIST", "put unplugged CPUs back by ACPI, and wait for the guest to see them; they come back offline", ""}, cpus, false},
+		{Verb{VerbRemove, "remove", "have the kernel remove the function (sysfs), with whatever drives it; the machine keeps it", ""}, nil, true},
+		{Verb{VerbRescan, "rescan", "have the kernel look for PCI functions (sysfs), as after remove; a driver that is loaded probes what is found: wait for it with probe", ""}, nil, true},
+		{Verb{VerbSuspend, "suspend | suspend: {mode: freeze | mem, for: DURATION, within: DURATION}", "put the guest to sleep (to idle, or to RAM), wake it after a while (2 s), and wait until it goes on", ""},
+			func(s *Step) any { return &s.Suspend }, true},
 		{Verb{VerbFire, "fire | fire: {vectors: LIST, rounds: N}", "fire vectors, and wait until the guest has handled them", ""}, func(s *Step) any { return &s.Fire }, true},
 		{Verb{VerbSettle, "settle", "fire every vector until it has moved to its requested mask", ""}, nil, true},
 		{Verb{VerbObserve, "observe: LABEL", "read every vector's masks, CPUs and counts", ""}, func(s *Step) any { return &s.Label }, false},
@@ -532,6 +536,8 @@ func (s Step) String() string {
 		text += " " + s.Sleep.String()
 	case s.Run != nil:
 		text += " " + s.Run.String()
+	case s.Verb == VerbSuspend:
+		text += " " + s.Suspend.String()
 	}
 	return text
 }

@@ -162,6 +162,8 @@ func (s *Step) argument() any {
 		return s.Run.Command
 	case s.Run != nil:
 		return *s.Run
+	case s.Verb == VerbSuspend && s.Suspend != Suspend{}:
+		return s.Suspend
 	}
 	return nil
 }

@@ -49,6 +49,9 @@ const (
 	MethodBind          = "function.bind"    // BindParams -> Empty: the driver's probe
 	MethodUnbind        = "function.unbind"  // FunctionParams -> Empty: the driver's remove
 	MethodReset         = "function.reset"   // FunctionParams -> Empty: the kernel resets the function (FLR where it has one)
+	MethodRemove        = "function.remove"  // FunctionParams -> Empty: the kernel forgets the function, whoever drives it
+	MethodRescanAll     = "pci.rescan-all"   // Empty -> Empty: what was removed is found, and probed by a driver that is loaded
+	MethodSuspend       = "power.suspend"    // SuspendParams -> Suspended, once somebody has woken the guest
 	MethodApply         = "affinity.apply"   // ApplyParams -> ApplyResult
 	MethodSetAffinity   = "affinity.set"     // SetAffinityParams -> Empty
 	MethodOccupy        = "pressure.occupy"  // OccupyParams -> OccupyResult
@@ -268,6 +271,22 @@ type FunctionParams struct {
 type BindParams struct {
 	Address string `json:"address"`
 	Driver  string `json:"driver"`
+}
+
+// Sleep states of SuspendParams.
+const (
+	SuspendFreeze = "freeze" // to idle; a byte on the console wakes the guest
+	SuspendMem    = "mem"    // to RAM (S3); the machine wakes it
+)
+
+// SuspendParams puts the guest to sleep.
+type SuspendParams struct {
+	Mode string `json:"mode"`
+}
+
+// Suspended tells of a sleep that is over.
+type Suspended struct {
+	Seconds float64 `json:"seconds"` // from the order to its end, by the clock that goes on while the guest sleeps
 }
 
 // ApplyParams asks the agent to compute a strategy's masks on its own topology and write them.

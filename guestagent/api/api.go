@@ -37,6 +37,7 @@ type Config struct {
 	Modules  module.Loader                                 // where module files are
 	Open     func(address, group string) (Function, error) // opens a function bound to vfio-pci
 	PowerOff func()                                        // called after the request for it was answered
+	Without  func(context.Context, func() error) error     // calls a function while the channel is let go
 	HostKey  func(seed []byte)                             // gives later SSH connections the host key of an ed25519 seed
 	Log      func(format string, args ...any)
 }
@@ -73,6 +74,9 @@ func New(cfg Config) *Agent {
 		agentapi.MethodBind:          method(a.bind),
 		agentapi.MethodUnbind:        method(a.unbind),
 		agentapi.MethodReset:         method(a.reset),
+		agentapi.MethodRemove:        method(a.remove),
+		agentapi.MethodRescanAll:     method(a.rescanAll),
+		agentapi.MethodSuspend:       method(a.suspend),
 		agentapi.MethodApply:         method(a.apply),
 		agentapi.MethodSetAffinity:   method(a.setAffinity),
 		agentapi.MethodOccupy:        method(a.occupy),

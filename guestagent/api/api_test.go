@@ -41,6 +41,7 @@ type kernel struct {
 	// stray makes allocations ignore the default affinity.
 	stray bool
 	room  int // vectors that a CPU has; 0: enough
+	away  int // times that the channel was let go
 }
 
 type row struct {
@@ -209,6 +210,7 @@ func newAgent(t testing.TB) (*Agent, *kernel) {
 			return &opened{k: k, address: address}, nil
 		},
 		PowerOff: func() {},
+		Without:  func(_ context.Context, f func() error) error { k.away++; return f() },
 	})
 	return a, k
 }
@@ -327,6 +329,32 @@ func TestFunctionLife(t *testing.T) {
 		t.Errorf("after a storm the affinity is %s, to be set to 2", s)
 	}
 	wantCode(t, c, agentapi.MethodCloseFunction, agentapi.CloseFunctionParams{Address: other}, agentapi.CodeInvalid, "is not open")
+	// Removed, the function is closed before the kernel is asked to forget it, which would wait for that.
+	k.write("sys/bus/pci/devices/"+function+"/remove", "")
+	call[agentapi.Empty](t, c, agentapi.MethodRemove, agentapi.FunctionParams{Address: function})
+	if s, _ := k.root.String("sys/bus/pci/devices/" + function + "/remove"); s != "1" {
+		t.Errorf("remove holds %q", s)
+	}
+	if irqs := call[agentapi.AddVectorsResult](t, c, agentapi.MethodFunctionIRQs, agentapi.FunctionIRQsParams{Address: function}); len(irqs.Vectors) != 0 {
+		t.Errorf("still there: %+v", irqs)
+	}
+	wantCode(t, c, agentapi.MethodCloseFunction, agentapi.CloseFunctionParams{Address: function}, agentapi.CodeInvalid, "is not open")
+	wantCode(t, c, agentapi.MethodRemove, agentapi.FunctionParams{Address: "0000:99:00.0"}, agentapi.CodeNotFound, "0000:99:00.0")
+	k.write("sys/bus/pci/rescan", "")
+	call[agentapi.Empty](t, c, agentapi.MethodRescanAll, agentapi.Empty{})
+	if s, _ := k.root.String("sys/bus/pci/rescan"); s != "1" {
+		t.Errorf("rescan holds %q", s)
+	}
+	// Asleep the guest is only while its channel is let go; who says no before, keeps it.
+	wantCode(t, c, agentapi.MethodSuspend, agentapi.SuspendParams{Mode: "mem"}, agentapi.CodeUnsupported, "knows only")
+	k.write("sys/power/state", "freeze mem disk")
+	k.write("sys/power/mem_sleep", "s2idle [deep]")
+	if s := call[agentapi.Suspended](t, c, agentapi.MethodSuspend, agentapi.SuspendParams{Mode: "mem"}); s.Seconds <= 0 {
+		t.Errorf("slept %+v", s)
+	}
+	if s, _ := k.root.String("sys/power/state"); s != "mem" || k.away != 1 {
+		t.Errorf("state holds %q; the channel was let go %d times", s, k.away)
+	}
 }
 
 // The kernel's drivers take and leave a function that the agent does not drive itself.

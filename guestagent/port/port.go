@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,8 +35,15 @@ func Find(r kfile.Root, name string) (string, error) {
 
 // Conn is one host connection on a port. It is a net.Conn so that SSH can run on it.
 type Conn struct {
-	file  *os.File
 	first []byte // read while waiting for the host, to be read again
+
+	gate *Gate // nil: the port is never let go
+	port string
+
+	mu     sync.Mutex
+	file   *os.File
+	times  int // that the port had been let go when file was opened
+	closed bool
 }
 
 // Open opens the port; from then on the host's bytes are kept. A port can be open once: Close it and open it again for the next host.
@@ -49,6 +57,41 @@ func Open(path string) (*Conn, error) {
 	return &Conn{file: f}, nil
 }
 
+func (c *Conn) current() *os.File {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.file
+}
+
+// renewed opens the port again if it has been let go since the file was opened, which then is of no more use, and waits for it before.
+func (c *Conn) renewed(file *os.File) bool {
+	if c.gate == nil {
+		return false
+	}
+	times := c.gate.await()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return false
+	case c.file != file: // another has done it
+		return true
+	case c.times == times:
+		return false
+	}
+	c.file.Close() // before the port is opened again, which can be open once
+	path, err := c.gate.Find(c.port)
+	if err != nil {
+		return false
+	}
+	fresh, err := Open(path)
+	if err != nil {
+		return false
+	}
+	c.file, c.times = fresh.file, times
+	return true
+}
+
 // Wait returns once the host has sent something; when ctx ends before, the connection is closed. Nothing is sent meanwhile, for two
 // reasons: bytes written while no host listens are lost, and a VM restored from a snapshot meets a host that never saw what was said before it.
 func (c *Conn) Wait(ctx context.Context) error {
@@ -56,30 +99,42 @@ func (c *Conn) Wait(ctx context.Context) error {
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
-		return fmt.Errorf("%s: waiting for the host: %w", c.file.Name(), err)
+		return fmt.Errorf("%s: waiting for the host: %w", c.current().Name(), err)
 	}
 	return nil
 }
 
 func (c *Conn) wait(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { c.file.Close() })
+	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
 	var changes *edges
+	defer func() {
+		if changes != nil {
+			changes.Close()
+		}
+	}()
 	buf := make([]byte, 512)
 	for {
-		n, err := c.file.Read(buf)
+		file := c.current()
+		n, err := file.Read(buf)
 		if n > 0 {
 			c.first = buf[:n]
 			return nil
+		}
+		if c.renewed(file) {
+			if changes != nil {
+				changes.Close()
+			}
+			changes = nil
+			continue
 		}
 		if !errors.Is(err, io.EOF) {
 			return err
 		}
 		if changes == nil { // no host there
-			if changes, err = watch(c.file); err != nil {
+			if changes, err = watch(file); err != nil {
 				return err
 			}
-			defer changes.Close()
 		}
 		if err := changes.next(ctx); err != nil {
 			return err
@@ -155,18 +210,51 @@ func (c *Conn) Read(p []byte) (int, error) {
 		c.first = c.first[n:]
 		return n, nil
 	}
-	n, err := c.file.Read(p)
-	if errors.Is(err, io.EOF) {
-		// The host has gone. The kernel would hold what is written until the next one comes, who would take it for the beginning of its own conversation.
-		_ = c.file.SetWriteDeadline(time.Unix(1, 0))
+	for {
+		file := c.current()
+		n, err := file.Read(p)
+		if n == 0 && err != nil && c.renewed(file) {
+			continue
+		}
+		if errors.Is(err, io.EOF) {
+			// The host has gone. The kernel would hold what is written until the next one comes, who would take it for the beginning of its own conversation.
+			_ = file.SetWriteDeadline(time.Unix(1, 0))
+		}
+		return n, err
 	}
-	return n, err
 }
 
-func (c *Conn) Write(p []byte) (int, error) { return c.file.Write(p) }
+func (c *Conn) Write(p []byte) (int, error) {
+	for c.gate != nil {
+		c.gate.writing.RLock()
+		file := c.current()
+		if c.fresh() {
+			defer c.gate.writing.RUnlock()
+			return file.Write(p)
+		}
+		c.gate.writing.RUnlock() // the port has been let go
+		if !c.renewed(file) {
+			break
+		}
+	}
+	return c.current().Write(p)
+}
+
+// fresh reports whether the port has not been let go since its file was opened.
+func (c *Conn) fresh() bool {
+	times := c.gate.gone()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.times == times || c.closed
+}
 
 // Close ends the connection from the guest's side.
-func (c *Conn) Close() error { return c.file.Close() }
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	return c.file.Close()
+}
 
 type addr string
 
@@ -174,18 +262,18 @@ func (addr) Network() string  { return "virtio-serial" }
 func (a addr) String() string { return string(a) }
 
 // LocalAddr is the port's device file.
-func (c *Conn) LocalAddr() net.Addr { return addr(c.file.Name()) }
+func (c *Conn) LocalAddr() net.Addr { return addr(c.current().Name()) }
 
 // RemoteAddr is the same: a port has one host.
-func (c *Conn) RemoteAddr() net.Addr { return addr(c.file.Name()) }
+func (c *Conn) RemoteAddr() net.Addr { return addr(c.current().Name()) }
 
 // SetDeadline bounds pending and later reads and writes.
-func (c *Conn) SetDeadline(t time.Time) error { return c.file.SetDeadline(t) }
+func (c *Conn) SetDeadline(t time.Time) error { return c.current().SetDeadline(t) }
 
 // SetReadDeadline bounds reads.
-func (c *Conn) SetReadDeadline(t time.Time) error { return c.file.SetReadDeadline(t) }
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.current().SetReadDeadline(t) }
 
 // SetWriteDeadline bounds writes.
-func (c *Conn) SetWriteDeadline(t time.Time) error { return c.file.SetWriteDeadline(t) }
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.current().SetWriteDeadline(t) }
 
 var _ net.Conn = (*Conn)(nil)

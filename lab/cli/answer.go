@@ -58,6 +58,12 @@ func (s *stand) answer() string {
 		return "the device has posted " + step.Post.String()
 	case scenarios.VerbReset:
 		return "the kernel has reset the function; the driver was not told"
+	case scenarios.VerbRemove:
+		return "the kernel has forgotten the function, which the machine still has; rescan finds it again"
+	case scenarios.VerbRescan:
+		return "the kernel has looked for PCI functions; probe waits for the driver, if there is one for what it found"
+	case scenarios.VerbSuspend:
+		return fmt.Sprintf("the guest slept (%s), and goes on after %s", step.Suspend.State(), lasted(s.took))
 	case scenarios.VerbSettle:
 		return s.settled()
 	case scenarios.VerbFire:

@@ -59,7 +59,8 @@ type Process struct {
 	wire       *wire
 	console    *Console
 	agent      net.Conn
-	ram        ram // nil: QEMU's own
+	serial     net.Conn // the console, for what is typed on it
+	ram        ram      // nil: QEMU's own
 	done       chan struct{}
 	pulse      pulse
 
@@ -246,7 +247,7 @@ func (p *Process) launch(cfg Config) (greeting *pending, err error) {
 		p.console.take(cfg.Snapshot.console, file)
 		p.console.Begin()
 	}
-	p.agent = agent
+	p.agent, p.serial = agent, console
 	p.wire = newWire(control, p.onEvent, func(e *TimeoutError) { p.kill(e) })
 
 	launched := make(chan error)

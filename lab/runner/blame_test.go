@@ -27,7 +27,7 @@ import (
 // TestBlame has a row for each type of error and for each situation it comes up in.
 func TestBlame(t *testing.T) {
 	limit := &limitError{"run", time.Minute}
-	late := &lateError{5 * time.Minute}
+	late := &lateError{after: 5 * time.Minute}
 	refused := &agentapi.Error{Code: agentapi.CodeRefused, Message: "no", Errno: int(syscall.ENOSPC)}
 	called := func(method string, err error) error {
 		return &lab.CallError{Method: method, Err: fmt.Errorf("%s: %w", method, err)}
@@ -100,6 +100,8 @@ func TestBlame(t *testing.T) {
 		{"time is over in a pause, and the guest is mute", explained(limit, nil, false), guests},
 		{"time is over in a pause, and the guest answers", explained(limit, nil, true), labs},
 		{"a step's time is over in a call", unanswered(time.Second, late), guests},
+		{"a guest that does not wake", &lab.AsleepError{Mode: "freeze", Woken: true, Err: unanswered(time.Second, late)}, guests},
+		{"a guest that oopsed in a call, which nobody waits for any longer", fmt.Errorf("guest agent: %w", &lateError{after: time.Second, oops: "Oops: general"}), guests},
 
 		{"a kernel that says no", called(agentapi.MethodAddVectors, refused), guests},
 		{"a kernel that says no to what the lab needs", called(agentapi.MethodOpenFunction, refused), labs},
@@ -167,8 +169,8 @@ func TestVerdict(t *testing.T) {
 		{"an expectation", nil, []string{"CPU 1, not 2"}, conditions{}, result.Fail, true},
 		{"an expectation, and the lab was stopped", nil, []string{"a stall"}, conditions{stood: qemu.Standstill{Lab: 12 * time.Second}}, result.Error, true},
 		{"an expectation, and QEMU was stopped", nil, []string{"a stall"}, conditions{stood: qemu.Standstill{QEMU: 12 * time.Second}}, result.Error, true},
-		{"a short wait, and the lab was stopped as long", &lateError{time.Second}, nil, conditions{stood: qemu.Standstill{Lab: 1700 * time.Millisecond}, wait: time.Second}, result.Error, true},
-		{"a long wait, and the lab was stopped for a moment", &lateError{time.Minute}, nil, conditions{stood: qemu.Standstill{Lab: 1700 * time.Millisecond}, wait: time.Minute}, result.Fail, true},
+		{"a short wait, and the lab was stopped as long", &lateError{after: time.Second}, nil, conditions{stood: qemu.Standstill{Lab: 1700 * time.Millisecond}, wait: time.Second}, result.Error, true},
+		{"a long wait, and the lab was stopped for a moment", &lateError{after: time.Minute}, nil, conditions{stood: qemu.Standstill{Lab: 1700 * time.Millisecond}, wait: time.Minute}, result.Fail, true},
 		{"an expectation, and the lab was busy for a moment", nil, []string{"a stall"}, conditions{stood: qemu.Standstill{Lab: time.Second}}, result.Fail, true},
 		{"the guest's error", driver, nil, conditions{}, result.Fail, true},
 		{"the lab's error", errors.New("x"), nil, conditions{}, result.Error, false},

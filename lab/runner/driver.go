@@ -73,6 +73,8 @@ type driver struct {
 	// in the guest's user space
 	apply agentapi.ApplyParams
 	press func(ctx context.Context, before string) error
+	// pressure is what press was before the function was removed: the other devices stay.
+	pressure func(ctx context.Context, before string) error
 }
 
 // probe starts the driver: the kernel's own until its link is there, or the one in user space until it has the HWC vector.
@@ -100,9 +102,13 @@ func (s *stepper) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	press, err := s.openPressure(ctx)
-	if err != nil {
-		return err
+	s.mu.Lock()
+	press := s.driver.pressure
+	s.mu.Unlock()
+	if press == nil {
+		if press, err = s.openPressure(ctx); err != nil {
+			return err
+		}
 	}
 	if err := press(ctx, scenarios.BeforeHWC); err != nil {
 		return err

@@ -73,6 +73,8 @@ func stepLimit(s *scenarios.Step) time.Duration {
 		return time.Duration(len(s.CPUs)) * 2 * cpuTime // by ACPI the guest has a minute for its answer
 	case scenarios.VerbStorm:
 		return cpuTime + time.Duration(int(s.Storm.Rounds)*len(s.Storm.Offline)*2)*stormTime
+	case scenarios.VerbSuspend:
+		return s.Suspend.Asleep() + s.Suspend.Patience()
 	case scenarios.VerbFire:
 		return cpuTime + time.Duration(s.Fire.Times())*fireTime
 	case scenarios.VerbTogether: // each branch has its steps' limits
@@ -99,7 +101,7 @@ func planned(steps []scenarios.Step) time.Duration {
 	var sum time.Duration
 	eachStep(steps, func(s *scenarios.Step) {
 		switch s.Verb {
-		case scenarios.VerbWaitFor, scenarios.VerbSleep, scenarios.VerbStorm, scenarios.VerbFire, scenarios.VerbRun:
+		case scenarios.VerbWaitFor, scenarios.VerbSleep, scenarios.VerbStorm, scenarios.VerbFire, scenarios.VerbRun, scenarios.VerbSuspend:
 			sum += stepLimit(s)
 		}
 	})
@@ -118,9 +120,17 @@ func replugs(steps []scenarios.Step) int {
 }
 
 // lateError is the cause of a context whose step has taken too long.
-type lateError struct{ after time.Duration }
+type lateError struct {
+	after time.Duration
+	oops  string // for which it was not awaited any longer
+}
 
-func (e *lateError) Error() string { return fmt.Sprintf("not done within %s", e.after) }
+func (e *lateError) Error() string {
+	if e.oops != "" {
+		return fmt.Sprintf("not done within %s, nor %s after the kernel's %q", e.after.Round(time.Second), oopsGrace, e.oops)
+	}
+	return fmt.Sprintf("not done within %s", e.after)
+}
 func (e *lateError) Unwrap() error { return context.DeadlineExceeded }
 
 // StepError tells which step of a case ended it, and how things stood then.
@@ -168,7 +178,7 @@ func (e *StepError) deadlock() bool {
 // drives reports whether a step has the kernel's driver speak with the device.
 func drives(verb string) bool {
 	return slices.Contains([]string{scenarios.VerbProbe, scenarios.VerbLoad, scenarios.VerbBind, scenarios.VerbUp, scenarios.VerbDown, scenarios.VerbSetChannels,
-		scenarios.VerbUnload, scenarios.VerbUnbind}, verb)
+		scenarios.VerbUnload, scenarios.VerbUnbind, scenarios.VerbRemove, scenarios.VerbSuspend}, verb)
 }
 
 // explained reports whether nothing more can be learned from the guest, which is well: it was the wait that was in vain.
@@ -399,7 +409,10 @@ func (s *stepper) step(ctx context.Context, step *scenarios.Step, from since) er
 		s.stage(step.String(), uint64(at+1))
 	}
 	limit, dropped := stepLimit(step), s.dropped()
-	timed, cancel := context.WithTimeoutCause(ctx, limit, &lateError{limit})
+	timed, cancel := context.WithTimeoutCause(ctx, limit, &lateError{after: limit})
+	if s.c.Steps != nil && (drives(step.Verb) || step.Verb == scenarios.VerbRescan) {
+		timed = s.untilOops(timed)
+	}
 	facts := &result.Step{}
 	do := func() error {
 		defer cancel()
@@ -450,7 +463,7 @@ func (s *stepper) done(ctx context.Context, step *scenarios.Step, at int, facts 
 	r := &s.out.Steps[at]
 	r.End, r.Outcome = time.Since(s.began).Seconds(), result.StepDone
 	r.Log, r.Counted, r.Storm, r.Topology = facts.Log, facts.Counted, facts.Storm, facts.Topology
-	r.Disks, r.Run = facts.Disks, facts.Run
+	r.Disks, r.Run, r.Slept = facts.Disks, facts.Run, facts.Slept
 	switch {
 	case refused:
 		r.Outcome, r.Refusal = result.StepRefused, err.Error()
@@ -560,6 +573,12 @@ func (s *stepper) do(ctx context.Context, step *scenarios.Step, from since, fact
 		return s.together(ctx, step)
 	case scenarios.VerbSleep:
 		return pause(ctx, step.Sleep)
+	case scenarios.VerbRemove:
+		return s.remove(ctx)
+	case scenarios.VerbRescan:
+		return s.rescan(ctx)
+	case scenarios.VerbSuspend:
+		return s.suspend(ctx, step.Suspend, facts)
 	}
 	if step.Rule != nil {
 		return s.inject.Add(*step.Rule)

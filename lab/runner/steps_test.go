@@ -107,6 +107,11 @@ cases:
       - hold: {at: "vector:1", nth: 2, as: second}
       - fire: {vectors: 1, rounds: 2}
       - release: second
+  never-wakes:
+    steps:
+      - probe
+      - drop: {at: "smc:establish", as: unheard}
+      - suspend: {for: 1s, within: 4s}
 `)
 	want := []struct {
 		outcome result.Outcome
@@ -117,6 +122,7 @@ cases:
 		{result.Fail, []string{"step 1 (probe, without waiting, line", "failed with error -71", "request:QUERY_DEV_CONFIG (1)"}, ""},
 		{result.Pass, nil, ""},
 		{result.Error, []string{"step 3 (fire vectors 1, 2 rounds, line", "were not handled", "second (hold at vector:1, occurrence 2)", "release it before"}, `"second" still held the device`},
+		{result.Fail, []string{"step 2 (suspend freeze for 1s, line", "told to suspend to freeze, and later to wake up, and did not go on", "not done within 5s", "smc:destroy (1), smc:establish (2)"}, ""},
 	}
 	rep := runCases(t, cases, Options{Start: lab.StartAuto})
 	for i, c := range rep.Cases {
@@ -136,6 +142,7 @@ cases:
 		{"request QUERY_DEV_CONFIG: status 0x5", "", ""},
 		{},
 		{"vector 1 fired", "second (hold at vector:1, occurrence 2)", "the end of step 3 (fire vectors 1, 2 rounds, line"},
+		{"SMC destroy: ok", "", "the end of step 2 (suspend freeze for 1s, line"},
 	} {
 		c := &rep.Cases[i]
 		if c.Outcome == result.Pass || c.Evidence == nil {
@@ -175,7 +182,7 @@ func TestRefusal(t *testing.T) {
 		{refusef("no vector"), true, false},
 		{&lab.LostError{Err: errors.New("IRQ 29")}, false, true},
 		{errors.New("the channel is gone"), false, false},
-		{&lateError{time.Second}, false, true},
+		{&lateError{after: time.Second}, false, true},
 		{&qemu.DeadError{Signal: 9}, false, false},
 	} {
 		if got := refusal(wrap(tc.err)); got != tc.want {
@@ -189,7 +196,7 @@ func TestRefusal(t *testing.T) {
 }
 
 func TestStepError(t *testing.T) {
-	late := &lateError{time.Minute}
+	late := &lateError{after: time.Minute}
 	offline := scenarios.Step{Verb: scenarios.VerbOffline, At: "3", Line: 12, CPUs: []int{2, 3}}
 	held := []string{"h (hold at response:X)"}
 	e := &StepError{Step: offline, Err: late, Late: true, Holds: held, Progress: "last: request:X (1)", Tail: "[1] hello"}
@@ -225,14 +232,15 @@ steps:
   - unplug: 2-3
     refused: never
   - vectors
+  - suspend: {for: 3s, within: 7s}
 `)
 	steps := cases[0].Steps
-	for i, want := range []time.Duration{driverTime, 5 * time.Second, 10*time.Second + cpuTime + 2*cpuTime, 2 * cpuTime, 4 * cpuTime, driverTime} {
+	for i, want := range []time.Duration{driverTime, 5 * time.Second, 10*time.Second + cpuTime + 2*cpuTime, 2 * cpuTime, 4 * cpuTime, driverTime, 10 * time.Second} {
 		if got := stepLimit(&steps[i]); got != want {
 			t.Errorf("%s may take %s, want %s", steps[i], got, want)
 		}
 	}
-	if got, want := planned(steps), 35*time.Second+2*cpuTime; got != want {
+	if got, want := planned(steps), 45*time.Second+2*cpuTime; got != want {
 		t.Errorf("the steps wait for %s on purpose, want %s", got, want)
 	}
 	if got := replugs(steps); got != 1 {
@@ -249,7 +257,7 @@ func TestUntil(t *testing.T) {
 		t.Errorf("%v after %d", err, n)
 	}
 	never := func() (bool, error) { return false, nil }
-	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, &lateError{time.Millisecond})
+	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, &lateError{after: time.Millisecond})
 	defer cancel()
 	if err := until(ctx, time.Microsecond, never, state); err == nil || err.Error() != "3 of 3: not done within 1ms" {
 		t.Errorf("late: %v", err)
