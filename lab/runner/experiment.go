@@ -407,11 +407,11 @@ func (e *experiment) finish(ctx context.Context, err error) {
 	if e.out.Outcome == result.Pass && !e.c.Judges() {
 		e.out.Outcome = result.Observed
 	}
-	if err := e.keepTimeline(); err != nil {
-		e.out.Outcome, e.out.Reasons = result.Error, append(e.out.Reasons, err.Error())
-	}
 	if e.out.Outcome == result.Fail {
 		e.out.Known = e.c.KnownFailure()
+	}
+	if err := e.keepTimeline(); err != nil {
+		e.out.Outcome, e.out.Reasons, e.out.Known = result.Error, append(e.out.Reasons, err.Error()), ""
 	}
 	if e.vm != nil && e.out.Outcome != result.Pass && e.out.Outcome != result.Observed {
 		e.out.Evidence = e.evidence(err)

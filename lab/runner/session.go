@@ -275,6 +275,10 @@ func (s *Session) Close() error {
 	s.s.mu.Lock()
 	defer s.s.mu.Unlock()
 	s.e.out.Outcome = result.Observed
+	for _, f := range s.e.vm.Console().Scan() { // what no run of it would pass with
+		s.e.out.Outcome = result.Fail
+		s.e.out.Reasons = append(s.e.out.Reasons, scenarios.WarningReason+f.Title)
+	}
 	if kerr := errors.Join(s.e.keptConsole(), s.e.keepTrace(), s.e.keepTimeline()); kerr != nil {
 		err = errors.Join(err, fmt.Errorf("--out: %w", kerr))
 	}

@@ -61,7 +61,7 @@ const maxCPUs = 16
 // samples are the experiments of steps that the plain suite has time for, one of each sort: a reset service alone sleeps for 10 s.
 var samples = []string{
 	"unplug-during-probe/linear/debian:7.3", "unplug-during-probe/user-space/debian:7.3", "unplug-during-reset/surplus-2/debian:7.3",
-	"unplug-after/acpi/debian:7.3", "unplug-storm/driver/debian:7.3", "remove/linear/debian:7.3", "suspend/linear-idle/debian:7.3", "suspend/user-space-ram/debian:7.3",
+	"unplug-after/acpi/debian:7.3", "unplug-storm/driver/debian:7.3", "remove/linear/debian:7.3", "suspend/linear-idle/debian:7.3", "suspend/user-space-ram/debian:7.3", "nosmt/debian:7.3",
 }
 
 const sampleRounds = 10 // of a storm
