@@ -160,7 +160,7 @@ func TestShellAfterReset(t *testing.T) {
 			t.Errorf("ssh %s: status %d: %s", name, status, &told)
 		}
 	}}, strings.NewReader("sleep 1s\nwait-for link=gone within=100ms\n"))
-	status := Run(ctx, []string{"shell", "spread", "--case", "1x2x2", "--during", "reset-service", "--hold", "request:QUERY_DEV_CONFIG", "--out", dir}, Streams{In: in, Out: &out, Err: &errs})
+	status := Run(ctx, []string{"shell", "low-vcpu-driver", "--kernel", "debian:7.3", "--during", "reset-service", "--hold", "request:QUERY_DEV_CONFIG", "--out", dir}, Streams{In: in, Out: &out, Err: &errs})
 	told := strings.Join(strings.Fields(out.String()), " ")
 	for _, want := range []string{"5 vectors: HWC on CPU ", "the kernel is in trouble (BUG): BUG: made by a test"} {
 		if status != 0 || !strings.Contains(told, want) {
