@@ -120,9 +120,9 @@ file of --log.`,
 				return err
 			}
 			t := &treeBisect{treeFlags: &f, s: s, began: time.Now(), found: bisect.New(f.tree, f.kernel, f.whole), judged: map[string]int{}}
-			t.found.IRQLab, t.found.Command = lab.Version(), again(cmd, args, "kernel")
+			t.found.IRQLab, t.found.Command = lab.Version(), again(cmd, args, nil, "kernel")
 			if f.whole {
-				t.found.Command = again(cmd, args)
+				t.found.Command = again(cmd, args, nil)
 			}
 			return t.run(cmd.Context(), args)
 		},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -84,9 +85,6 @@ func (f *tryFlags) validate() error {
 	} else if err := checkSource(f.kernel, ", or a commit of a git tree: git:DIR@REV"); err != nil {
 		return err
 	}
-	if f.check && f.out != "" {
-		return errors.New("--out: --check runs nothing that could be kept there")
-	}
 	return nil
 }
 
@@ -131,7 +129,10 @@ or input; 125 it could not be told: the patch does not apply or build, or the la
 			}
 			t := &trying{tryFlags: &f, s: s, began: time.Now(), trial: try.New(f.kernel)}
 			t.trial.IRQLab = lab.Version()
-			t.trial.Command = again(cmd, args, "kernel")
+			t.trial.Command = again(cmd, args, nil, "kernel")
+			t.oneCase = func(c *scenarios.Case) string {
+				return again(cmd, args, []string{"scenario", "case", "all"}, "kernel") + " " + quoted([]string{"--scenario", c.Scenario, "--case", c.Name})
+			}
 			return t.run(cmd.Context(), args)
 		},
 	}
@@ -139,11 +140,11 @@ or input; 125 it could not be told: the patch does not apply or build, or the la
 	return cmd
 }
 
-// again is the command with the flags that decide on what is tried. Those named always are given even where their defaults held, which another version may have otherwise.
-func again(cmd *cobra.Command, args []string, always ...string) string {
+// again is the command with the flags that decide on what is tried, without some. Those named always are given even where their defaults held, which another version may have otherwise.
+func again(cmd *cobra.Command, args, without []string, always ...string) string {
 	words := append([]string{"irqlab", cmd.Name()}, args...)
 	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
-		if !flag.Changed && !slices.Contains(always, flag.Name) || slices.Contains([]string{"format", "out", "log", "verbose", "keep", "jobs"}, flag.Name) {
+		if !flag.Changed && !slices.Contains(always, flag.Name) || slices.Contains([]string{"format", "out", "log", "verbose", "keep", "jobs"}, flag.Name) || slices.Contains(without, flag.Name) {
 			return
 		}
 		for _, v := range valuesOf(flag) {
@@ -167,9 +168,12 @@ func valuesOf(flag *pflag.Flag) []string {
 // trying is a patch being tried.
 type trying struct {
 	*tryFlags
-	s     Streams
-	began time.Time
-	trial try.Trial
+	s       Streams
+	began   time.Time
+	trial   try.Trial
+	oneCase func(*scenarios.Case) string // the command for one of the cases
+
+	source fs.FS // what the patch is applied to
 
 	series  patch.Series
 	applied *patch.Result // nil: not come to
@@ -403,6 +407,7 @@ func (t *trying) apply(p *progress, began time.Time, source fs.FS, notes []strin
 	t.trial.Seconds.Source = time.Since(began).Seconds()
 	p.result(t.s.Err, "irqlab: source and compiler: %s; %s (%.1f s)", t.trial.Kernel.Source, t.trial.Kernel.Compiler, t.trial.Seconds.Source)
 	var err error
+	t.source = source
 	t.applied, err = patch.Apply(source, t.series, patch.Options{MaxFuzz: patch.DefaultFuzz, Outside: try.Outside})
 	var misfit *patch.ApplyError
 	if err != nil && !errors.As(err, &misfit) {
@@ -446,7 +451,42 @@ func (t *trying) remedy(misfit *patch.ApplyError) string {
 	case all(patch.NotApplied):
 		return fmt.Sprintf("kernel %s does not have it, so that it cannot be taken out: leave --revert out, or name a kernel that has it with --kernel", kernel)
 	}
-	return fmt.Sprintf("name the kernel that it was made for with --kernel, or rebase it to %s by hand and give what comes of that: a file, or git:DIR of a tree where it is done", kernel)
+	if _, err := patch.Apply(t.source, t.series.Reverse(), patch.Options{MaxFuzz: patch.DefaultFuzz, Outside: try.Outside}); err == nil { // not for want of a fit, then
+		if t.revert {
+			return fmt.Sprintf("kernel %s does not have it: it applies forwards. Leave --revert out, or name a kernel that has it with --kernel", kernel)
+		}
+		return fmt.Sprintf("kernel %s has it already: it can be taken out. Do that with --revert, or name a kernel without it with --kernel", kernel)
+	}
+	where := "--out DIR leaves the files as they stand there, tabs and all, in DIR/" + thereDir
+	if t.out != "" {
+		where = "the files as they stand there, tabs and all, are in " + filepath.Join(t.out, thereDir)
+	}
+	return fmt.Sprintf("name the kernel that it was made for with --kernel, or rebase it to %s by hand and give what comes of that: a file, or git:DIR of a tree where it is done; %s", kernel, where)
+}
+
+// thereDir is where --out has the files that a patch does not fit, as they stand.
+const thereDir = "there"
+
+// keepMisfits leaves the files that some hunk does not fit.
+func (t *trying) keepMisfits() error {
+	if t.trial.Verdict.Word != try.WordDoesNotApply {
+		return nil
+	}
+	var errs []error
+	done := map[string]bool{}
+	for _, h := range t.trial.Hunks {
+		if h.Misfit == "" || done[h.Path] || !filepath.IsLocal(h.Path) {
+			continue
+		}
+		done[h.Path] = true
+		data, err := fs.ReadFile(t.source, h.Path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		file := filepath.Join(t.out, thereDir, h.Path)
+		errs = append(errs, cmp.Or(err, os.MkdirAll(filepath.Dir(file), 0o755)), os.WriteFile(file, data, 0o644))
+	}
+	return errors.Join(errs...)
 }
 
 // compare runs the cases on both sides, and judges.
@@ -455,6 +495,8 @@ func (t *trying) compare(ctx context.Context, cases []scenarios.Case, without, w
 	for i := range cases {
 		without(&both[i])
 		with(&both[len(cases)+i])
+		both[i].Command = t.oneCase(&cases[i])
+		both[len(cases)+i].Command = both[i].Command
 	}
 	began := time.Now()
 	rep, err := t.runFlags.run(ctx, both, t.s)
@@ -546,7 +588,7 @@ func (t *trying) keep() error {
 		}
 		defer release()
 	}
-	var errs []error
+	errs := []error{t.keepMisfits()}
 	for _, file := range []struct{ name, format string }{{trialFile, "json"}, {trialText, "table"}, {trialMail, formatMail}} {
 		if file.format == formatMail && len(t.trial.Cases) == 0 {
 			continue

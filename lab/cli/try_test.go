@@ -312,14 +312,14 @@ func TestTryAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "irqlab try 'my mail.txt' --case 'a b' --case c --debug kasan --debug lockdep --kernel debian:7.3 --revert --shape 'cores=2'"
-	if got := again(cmd, []string{"my mail.txt"}, "kernel"); got != want {
+	if got := again(cmd, []string{"my mail.txt"}, nil, "kernel"); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	whole := newTreeBisect(Streams{})
 	if err := whole.ParseFlags([]string{"--whole", "--good", "v7.2"}); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := again(whole, nil), "irqlab bisect --good v7.2 --whole"; got != want {
+	if got, want := again(whole, nil, nil), "irqlab bisect --good v7.2 --whole"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

@@ -38,7 +38,7 @@ func Patch(w io.Writer, s patch.Series, r *patch.Result) error {
 		hunks = hunks[n:]
 	}
 	for i := range r.Hunks {
-		if r.Hunks[i].Misfit != nil {
+		if m := r.Hunks[i].Misfit; m != nil && !sameElsewhere(r, m.Reason) {
 			p.misfit(&r.Hunks[i])
 		}
 	}
@@ -46,6 +46,12 @@ func Patch(w io.Writer, s patch.Series, r *patch.Result) error {
 	p.bullet("", patchTotal(r))
 	_, err := w.Write(p.Bytes())
 	return err
+}
+
+// sameElsewhere reports whether all hunks fail for one reason that is the patch's as a whole, so that their texts would tell no more: it is there already, or is not there to be taken out.
+func sameElsewhere(r *patch.Result, reason patch.Reason) bool {
+	return (reason == patch.AlreadyApplied || reason == patch.NotApplied) &&
+		!slices.ContainsFunc(r.Hunks, func(h patch.HunkReport) bool { return h.Misfit == nil || h.Misfit.Reason != reason })
 }
 
 // patchHead says what a patch is called.

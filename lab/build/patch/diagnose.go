@@ -61,7 +61,7 @@ func misfit(p *Patch, h *Hunk, file []string, x index, least, shift int, tried f
 	}
 	if at, ok := whitespaceOnly(file, &old, least, guess); ok {
 		m.Reason = Whitespace
-		m.Text = fmt.Sprintf("would fit at line %d but for spaces and tabs: a mail program or a copied page has changed them. Get the mail itself", at+1)
+		m.Text = fmt.Sprintf("would fit at line %d but for spaces and tabs, which a mail program has changed, or copying from a page or a terminal has. Take the mail itself, or the lines of the file", at+1)
 		show(at, len(old.lines))
 		return m
 	}
