@@ -55,7 +55,7 @@ func packagesOf(file string, flags []string) (string, error) {
 		return "", err
 	}
 	cases, _, err := s.Plan(Overrides{})
-	if err == nil {
+	if err == nil && flags != nil {
 		err = AddPackages(cases, flags)
 	}
 	if err != nil {
