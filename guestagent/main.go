@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/signal"
 	"runtime"
 	"runtime/debug"
 	"sync/atomic"
@@ -78,6 +79,11 @@ func powerOff() {
 	}
 }
 
+// outlive has signals that would end any other program do nothing: a user's script that kills what it finds shall not end the machine. Children have them as ever.
+func outlive() {
+	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGABRT, unix.SIGALRM, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2)
+}
+
 // run brings the guest up and serves; it returns only on an error it cannot work around.
 func run(ctx context.Context) error {
 	if err := mountAll(); err != nil {
@@ -92,6 +98,7 @@ func run(ctx context.Context) error {
 	if err := link.LoopbackUp(); err != nil {
 		say("loopback link: %v", err)
 	}
+	outlive()
 	reaper := child.NewReaper()
 	go reaper.Run(ctx)
 

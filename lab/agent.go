@@ -170,8 +170,8 @@ func (a *Agent) SetAffinity(ctx context.Context, masks []agentapi.AppliedMask) e
 }
 
 // Occupy tops up the number of device interrupt vectors that sit on each CPU with vectors of an opened function.
-func (a *Agent) Occupy(ctx context.Context, address string, levels map[int]int) (agentapi.OccupyResult, error) {
-	return call[agentapi.OccupyResult](ctx, a, agentapi.MethodOccupy, agentapi.OccupyParams{Address: address, Levels: levels})
+func (a *Agent) Occupy(ctx context.Context, p agentapi.OccupyParams) (agentapi.OccupyResult, error) {
+	return call[agentapi.OccupyResult](ctx, a, agentapi.MethodOccupy, p)
 }
 
 // SetCPU takes a CPU on- or offline through sysfs and returns the CPUs online afterwards.

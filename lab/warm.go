@@ -199,7 +199,7 @@ func (b boot) snapshotOnce(ctx context.Context, dir string) error {
 	if err != nil && b.cfg.ConsoleFile != "" {
 		// There will be no fork, whose file it would be.
 		text, _ := p.Console().Text()
-		err = errors.Join(err, os.WriteFile(b.cfg.ConsoleFile, text, 0o600))
+		err = errors.Join(err, os.WriteFile(b.cfg.ConsoleFile, text, 0o666))
 	}
 	return errors.Join(err, p.Close())
 }

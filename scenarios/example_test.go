@@ -36,5 +36,5 @@ func ExampleLoad_mistake() {
 	_, err := scenarios.Load("mine.yaml", []byte("name: mine\nstrategy: linaer\n"))
 	fmt.Println(err)
 	// Output:
-	// mine.yaml:2:11: strategy: unknown strategy "linaer"; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node; did you mean "linear"?
+	// mine.yaml:2:11: strategy: unknown strategy "linaer"; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node, spread, single, masks:CPUS/CPUS/…, script:FILE ARGS; did you mean "linear"?
 }

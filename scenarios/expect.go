@@ -36,7 +36,7 @@ type Expect struct {
 func (e Expect) states() bool {
 	stated := e.Branch != nil || e.Log != nil || e.Settled != nil && !e.Settled.empty()
 	for s := range allSteps(e.steps) {
-		stated = stated || s.Refused != "" || s.Expect != nil || s.Verb == VerbStorm || s.Verb == VerbWaitFor
+		stated = stated || s.Refused != "" || s.Expect != nil || s.Verb == VerbStorm || s.Verb == VerbWaitFor || s.Run != nil
 	}
 	return stated
 }
@@ -443,6 +443,9 @@ func (w *Observed) validate(c *Case) []problem {
 
 // branches are those the case can take.
 func branches(c *Case) []string {
+	if c.Masks != nil {
+		return []string{strategy.BranchMasks}
+	}
 	if c.Driver == DriverVFIO {
 		return strategy.Branches(c.Strategy)
 	}

@@ -16,7 +16,8 @@ import (
 
 // validateSteps finds what is impossible about a case's steps: what no kernel and no device could do, and what would wait for itself.
 func (c *Case) validateSteps() []problem {
-	w := &walk{c: c, rules: map[string]*Step{}, holds: map[string]*hold{}, observed: map[string]bool{}, present: cpulist.Range(0, c.Shape.CPUs()-1), online: c.Online()}
+	_, missing := c.Cmdline.asleep(c.Shape)
+	w := &walk{c: c, rules: map[string]*Step{}, holds: map[string]*hold{}, observed: map[string]bool{}, present: cpulist.Range(0, c.Shape.CPUs()-1).Minus(missing), online: c.Online()}
 	for s := range allSteps(c.Steps) {
 		w.arm(s)
 	}

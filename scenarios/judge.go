@@ -42,6 +42,9 @@ func checkSteps(steps []Step, c result.Case) []string {
 				reasons = append(reasons, want.check(fmt.Sprintf("%s, disk %d", name, i), i, disks)...)
 			}
 		}
+		if s.Run != nil {
+			reasons = append(reasons, s.Run.check(name, got.Run)...)
+		}
 		if s.Verb == VerbStorm && got.Outcome == result.StepDone {
 			reasons = append(reasons, checkStorm(name, s, got.Storm)...)
 		}

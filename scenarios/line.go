@@ -22,6 +22,9 @@ func ParseStep(line string) (Step, error) {
 	}
 	text := "- " + word
 	if rest != "" {
+		if word == VerbRun && !strings.HasPrefix(rest, "{") {
+			rest = scalar(rest)
+		}
 		if v := verbs[i]; v.arg != nil && !strings.HasPrefix(rest, "{") && v.keyed() {
 			rest = flow(word, rest)
 		}
@@ -53,7 +56,7 @@ func ParseStep(line string) (Step, error) {
 // keyed reports whether the verb's argument is made of keys and values.
 func (v verb) keyed() bool {
 	t := reflect.TypeOf(v.arg(&Step{})).Elem()
-	return t.Kind() == reflect.Struct && t != reflect.TypeFor[Post]()
+	return t.Kind() == reflect.Struct && t != reflect.TypeFor[Post]() && t != reflect.TypeFor[Program]()
 }
 
 // flow makes a mapping of words, KEY=VALUE or the place of a rule.

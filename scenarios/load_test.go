@@ -16,11 +16,11 @@ func TestLoadErrors(t *testing.T) {
 	}{
 		{"unknown key", "name: x\nstratgy: linear\n", []string{
 			`f.yaml:2:1: stratgy: unknown key; allowed: name, title, question, text, source, kernel-bound, kernel, shape, strategy, driver, vectors, device-node, irqchip, ` +
-				`pressure, packages, offline, steps, expect, cases; did you mean "strategy"?`}},
+				`pressure, packages, cmdline, offline, files, steps, expect, cases; did you mean "strategy"?`}},
 		{"unknown strategy", "name: x\nstrategy: linaer\n", []string{
-			`f.yaml:2:11: strategy: unknown strategy "linaer"; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node; did you mean "linear"?`}},
+			`f.yaml:2:11: strategy: unknown strategy "linaer"; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node, spread, single, masks:CPUS/CPUS/…, script:FILE ARGS; did you mean "linear"?`}},
 		{"unknown strategy in a list", "name: x\nstrategy:\n  - linear\n  - xyzzy\n", []string{
-			`f.yaml:4:5: strategy.1: unknown strategy "xyzzy"; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node`}},
+			`f.yaml:4:5: strategy.1: unknown strategy "xyzzy"; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node, spread, single, masks:CPUS/CPUS/…, script:FILE ARGS`}},
 		{"unknown key in a case", "name: x\ncases:\n  a:\n    strategy: linear\n    expect:\n      settled:\n        queue: [0]\n", []string{
 			`f.yaml:7:9: cases.a.expect.settled.queue: unknown key; allowed: online, vectors, hwc, queues, hwc-mask, queue-masks, queue-hints, clustered, ` +
 				`idle-cpus, unused, own-cpu, queues-within, pending, dropped, offline-cpus; did you mean "queues"?`}},
@@ -34,7 +34,7 @@ func TestLoadErrors(t *testing.T) {
 		{"bad name", "name: Low VCPU\nstrategy: linear\n", []string{`f.yaml:1:7: name: "Low VCPU" is ` + nameProblem}},
 		{"bad case name", "name: x\nstrategy: linear\ncases: {../a: {}}\n", []string{`f.yaml:3:9: cases.../a: ` + nameProblem}},
 		{"no strategy", "name: x\ncases:\n  a: {vectors: 3}\n", []string{
-			`f.yaml:1:1: strategy: driver vfio needs a strategy; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node`}},
+			`f.yaml:1:1: strategy: driver vfio needs a strategy; allowed: numa-aware, linear, mana-7.2, unset, all-online, local-spread, siblings, node, spread, single, masks:CPUS/CPUS/…, script:FILE ARGS`}},
 		{"strategy with mana", "name: x\ndriver: mana\nstrategy: linear\n", []string{
 			`f.yaml:3:11: strategy: driver mana spreads its vectors itself, so linear cannot be applied; leave strategy out, or use driver vfio`}},
 		{"no value", "name: x\nstrategy:\n", []string{`f.yaml:2:1: strategy: no value is given`}},
@@ -53,9 +53,8 @@ func TestLoadErrors(t *testing.T) {
 			`f.yaml:5:5: pressure.1: pressure "nmve:queues=4": unknown kind "nmve"; allowed: nvme, virtio-blk, vectors; did you mean "nvme"?`}},
 		{"pressure on an offline CPU", "name: x\nstrategy: linear\noffline: 3\npressure: vectors:before=hwc,cpu0-3=1\n", []string{
 			`f.yaml:4:11: pressure: "vectors:before=hwc,cpu0-3=1": CPU 3 is not online; allowed: 0-2`}},
-		{"vectors pressure with mana", "name: x\ndriver: mana\npressure: vectors:before=hwc,cpu0=1\n", []string{
-			`f.yaml:3:11: pressure: "vectors:before=hwc,cpu0=1" needs driver vfio: with driver mana nothing in the guest could own the vectors; ` +
-				`use a neighbour, as in nvme:queues=4`}},
+		{"too high a level", "name: x\ndriver: mana\npressure: vectors:before=hwc,cpu0=191\n", []string{
+			`f.yaml:3:11: pressure.0: pressure "vectors:before=hwc,cpu0=191": cpu0=191 is out of range; allowed: 0 to 190; or full`}},
 		{"two entries for a moment", "name: x\nstrategy: linear\npressure: [\"vectors:before=hwc,cpu0=1\", \"vectors:before=hwc,cpu1=1\"]\n", []string{
 			`f.yaml:3:41: pressure.1: pressure "vectors:before=hwc,cpu1=1": there is an entry with before=hwc already; put all CPUs into one`}},
 		{"too few queues expected", "name: x\nstrategy: linear\nvectors: 5\nexpect: {settled: {queues: [0, 1]}}\n", []string{
@@ -71,7 +70,21 @@ func TestLoadErrors(t *testing.T) {
 		{"a rule", "name: x\nstrategy: linear\nexpect: {log: dirty}\n", []string{`f.yaml:3:15: expect.log: unknown rule "dirty"; allowed: clean, any`}},
 		{"bool", "name: x\nstrategy: linear\nexpect: {settled: {clustered: maybe}}\n", []string{
 			`f.yaml:3:31: expect.settled.clustered: "maybe" is neither; allowed: true, false`}},
-		{"wrong kind", "name: x\nstrategy: {a: b}\n", []string{`f.yaml:2:1: strategy: want a single value, got keys with values`}},
+		{"wrong kind", "name: x\nstrategy: {a: b}\n", []string{`f.yaml:2:12: strategy.a: unknown key; allowed: script, args, masks`}},
+		{"masks that are no list", "name: x\nstrategy: {masks: 0-3}\n", []string{`f.yaml:2:19: strategy.masks: want a list, got a string`}},
+		{"no mask", "name: x\nvectors: 1\nstrategy: {masks: []}\n", []string{`f.yaml:3:12: strategy.masks: no mask is given; there must be one for each queue vector`}},
+		{"no key beside strategy", "name: x\nstrategy: {}\n", []string{`f.yaml:2:1: strategy.masks: no mask is given; there must be one for each queue vector`}},
+		{"an empty mask", "name: x\nvectors: 3\nstrategy: {masks: [0, '']}\n", []string{`f.yaml:3:23: strategy.masks.1: names no CPU; the kernel takes no empty mask`}},
+		{"a mask that is none", "name: x\nvectors: 3\nstrategy: {masks: [0, x]}\n", []string{`f.yaml:3:23: strategy.masks.1: CPU list "x": "x" is not a CPU number`}},
+		{"too few masks", "name: x\nvectors: 4\nstrategy: {masks: [0, 1]}\n", []string{
+			`f.yaml:3:1: strategy: 2 masks are given, but 4 vectors make 3 queue vectors beside the HWC; give exactly one mask for each of them`}},
+		{"too many masks, in one word", "name: x\nvectors: 2\nstrategy: masks:0/1\n", []string{
+			`f.yaml:3:11: strategy: 2 masks are given, but 2 vectors make 1 queue vectors beside the HWC; give exactly one mask for each of them`}},
+		{"masks outside the shape", "name: x\nvectors: 3\nstrategy: [linear, {masks: [0-4, 7]}]\n", []string{
+			`f.yaml:3:1: strategy: mask 0: CPU 4 is not in the shape, which has CPUs 0-3; mask 1: CPU 7 is not in the shape, which has CPUs 0-3`}},
+		{"masks with driver mana", "name: x\ndriver: mana\nvectors: 2\nstrategy: {masks: [0]}\n", []string{
+			`f.yaml:4:1: strategy: driver mana spreads its vectors itself, so masks:0 cannot be applied; leave strategy out, or use driver vfio`}},
+		{"an empty mask in one word", "name: x\nvectors: 3\nstrategy: masks:0/\n", []string{`f.yaml:3:11: strategy: mask 1 names no CPU; the kernel takes no empty mask`}},
 		{"wrong kind, list", "name: [x]\nstrategy: linear\n", []string{`f.yaml:1:1: name: want a single value, got a list`}},
 		{"wrong kind, root", "- a\n", []string{`f.yaml:1:1: want keys with values, got a list`}},
 		{"alias", "name: &n x\nstrategy: linear\n", []string{`f.yaml:1:1: name: want a single value, got an anchor or alias, which scenarios do not use`}},
@@ -87,7 +100,7 @@ func TestLoadErrors(t *testing.T) {
 		{"UTF-16", "\xff\xfen\x00a\x00", []string{"f.yaml:1:1: byte 0xff is not UTF-8, which a scenario is written in"}},
 		{"binary", "name: x\x00\x7f", []string{"f.yaml:1:8: the control character U+0000, which no YAML file may have"}},
 		{"escape in a key", "name: x\n\"\\e[31m\": 1\n", []string{
-			`f.yaml:2:1: \x1b[31m: unknown key; allowed: name, title, question, text, source, kernel-bound, kernel, shape, strategy, driver, vectors, device-node, irqchip, pressure, packages, offline, steps, expect, cases`}},
+			`f.yaml:2:1: \x1b[31m: unknown key; allowed: name, title, question, text, source, kernel-bound, kernel, shape, strategy, driver, vectors, device-node, irqchip, pressure, packages, cmdline, offline, files, steps, expect, cases`}},
 		{"number as a file", "42\n", []string{"f.yaml:1:1: want keys with values, got an integer"}},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
@@ -187,6 +200,8 @@ func TestExpand(t *testing.T) {
 				"2x2x2-2nodes/node-none/remapped: linear vfio 2x2x2 2 node -1 remapped [] off [] debian:7.3\n" +
 				"2x2x2-2nodes/node-0/msi: linear vfio 2x2x2 2 node 0 msi [] off [] debian:7.3\n" +
 				"2x2x2-2nodes/node-0/remapped: linear vfio 2x2x2 2 node 0 remapped [] off [] debian:7.3"},
+		{"masks, in either form", "name: x\nvectors: 3\nstrategy: [linear, {masks: [0, '2-3,1']}, masks:1/0-1]\n",
+			"linear: linear vfio 1x2x2 3 node 0 msi [] off [] debian:7.3\nmasks:0/1-3: masks:0/1-3 vfio 1x2x2 3 node 0 msi [] off [] debian:7.3\nmasks:1/0-1: masks:1/0-1 vfio 1x2x2 3 node 0 msi [] off [] debian:7.3"},
 		{"same value twice", "name: x\nstrategy: [linear, linear]\n", "linear: linear vfio 1x2x2 5 node 0 msi [] off [] debian:7.3\nlinear-2: linear vfio 1x2x2 5 node 0 msi [] off [] debian:7.3"},
 		{"a case may go to the kernel's driver", "name: x\nstrategy: linear\ncases:\n  a: {}\n  b: {driver: mana}\n",
 			"a: linear vfio 1x2x2 5 node 0 msi [] off [] debian:7.3\nb:  mana 1x2x2 5 node 0 msi [] off [] debian:7.3"},

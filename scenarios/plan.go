@@ -27,6 +27,7 @@ type Overrides struct {
 	DeviceNodes []int // NoNode: none
 	Irqchips    []string
 	Pressures   []NamedProfile
+	Cmdlines    []Cmdline
 	Offlines    []cpulist.List
 
 	Bare          bool // cases are wanted for their machine alone: they have no steps and no expectations
@@ -35,7 +36,7 @@ type Overrides struct {
 
 // matrix tells whether some flag has alternatives, so that one of them may not go with one of another.
 func (o Overrides) matrix() bool {
-	return max(len(o.Kernels), len(o.Shapes), len(o.Strategies), len(o.Drivers), len(o.Vectors), len(o.DeviceNodes), len(o.Irqchips), len(o.Pressures), len(o.Offlines)) > 1
+	return max(len(o.Kernels), len(o.Shapes), len(o.Strategies), len(o.Drivers), len(o.Vectors), len(o.DeviceNodes), len(o.Irqchips), len(o.Pressures), len(o.Cmdlines), len(o.Offlines)) > 1
 }
 
 // Plan lists the concrete cases of a run.
@@ -98,11 +99,16 @@ func (p *planner) apply(o Overrides) error {
 	for _, list := range []struct {
 		flag           string
 		words, allowed []string
-	}{{"strategy", o.Strategies, strategyNames()}, {"driver", o.Drivers, Drivers()}, {"irqchip", o.Irqchips, Irqchips()}} {
+	}{{"driver", o.Drivers, Drivers()}, {"irqchip", o.Irqchips, Irqchips()}} {
 		for _, w := range list.words {
 			if !slices.Contains(list.allowed, w) {
 				return fmt.Errorf("--%s: %w", list.flag, unknown(list.flag, w, list.allowed))
 			}
+		}
+	}
+	for _, text := range o.Strategies {
+		if err := ParseStrategy(text); err != nil {
+			return fmt.Errorf("--strategy: %w", err)
 		}
 	}
 	for _, s := range o.Shapes {
@@ -110,10 +116,10 @@ func (p *planner) apply(o Overrides) error {
 			return fmt.Errorf("--shape: %w", err)
 		}
 	}
-	if slices.Equal(o.Drivers, []string{DriverMana}) && len(o.Strategies) > 0 {
+	if slices.Equal(o.Drivers, []string{DriverMana}) && slices.ContainsFunc(o.Strategies, func(s string) bool { return !IsScript(s) }) {
 		return fmt.Errorf("--strategy: driver mana spreads its vectors itself; leave --strategy out, or use --driver vfio")
 	}
-	for _, step := range []func(Overrides) error{p.shapes, p.offlines, p.drivers, p.strategies, p.vectors, p.deviceNodes, p.irqchips, p.pressures, p.kernels} {
+	for _, step := range []func(Overrides) error{p.shapes, p.cmdlines, p.offlines, p.drivers, p.strategies, p.vectors, p.deviceNodes, p.irqchips, p.pressures, p.kernels} {
 		if err := step(o); err != nil {
 			return err
 		}
@@ -128,16 +134,30 @@ func (p *planner) shapes(o Overrides) error {
 	override(p, o.Shapes, false, func(c *Case, v shape.Shape) bool { return c.Shape == v }, func(c *Case, v shape.Shape) {
 		same := c.Shape
 		same.MemoryMiB = v.MemoryMiB
-		meant := c.Vectors > len(c.Online())
-		c.Shape = v
-		c.resolve()
-		if n := len(c.Online()); o.Vectors == nil && meant != (c.Vectors > n) {
-			c.note("%d vectors on %d CPUs: what depends on more vectors than CPUs goes the other way; --vectors online+1 gives each CPU a queue", c.Vectors, n)
-		}
+		c.rebuild(o, func() { c.Shape = v })
 		if same != v { // memory alone moves no vector
 			c.drop("shape", aspectCounts, aspectMasks, aspectPlacement)
 		}
 	}, shapeWord)
+	return nil
+}
+
+// rebuild changes the machine, and tells when its vectors, which nobody named, no longer mean what they did.
+func (c *Case) rebuild(o Overrides, change func()) {
+	meant := c.Vectors > len(c.Online())
+	change()
+	c.resolve()
+	if n := len(c.Online()); o.Vectors == nil && meant != (c.Vectors > n) {
+		c.note("%d vectors on %d CPUs: what depends on more vectors than CPUs goes the other way; --vectors online+1 gives each CPU a queue", c.Vectors, n)
+	}
+}
+
+// cmdlines comes before what follows from the CPUs that are online.
+func (p *planner) cmdlines(o Overrides) error {
+	override(p, o.Cmdlines, false, func(c *Case, v Cmdline) bool { return slices.Equal(c.Cmdline, v) }, func(c *Case, v Cmdline) {
+		c.rebuild(o, func() { c.Cmdline = v })
+		c.drop("cmdline", aspectCounts, aspectMasks, aspectPlacement)
+	}, cmdlineWord)
 	return nil
 }
 
@@ -162,10 +182,12 @@ func (p *planner) drivers(o Overrides) error {
 			if c.Name == c.Strategy {
 				c.Name = v
 			}
-			c.Strategy = ""
-			c.trim("driver", func(p Pressure) bool { return p.Kind != PressureVectors })
+			c.spreadBy("")
+			if o.DriverImplied { // what was to be seen of the strategies is of no use to it
+				c.Pressure = c.Pressure.Neighbours()
+			}
 		} else if len(o.Strategies) == 0 {
-			c.Strategy = strategy.Mana72 // what the newest driver does
+			c.spreadBy(strategy.Mana72) // what the newest driver does
 			c.note("strategy is %s because --driver overrides", c.Strategy)
 		}
 		c.drop("driver", aspectMasks, aspectPlacement)
@@ -178,6 +200,10 @@ func (p *planner) strategies(o Overrides) error {
 	if len(o.Strategies) == 0 {
 		return nil
 	}
+	if !slices.ContainsFunc(o.Strategies, func(s string) bool { return !IsScript(s) }) { // whoever spreads, it has the last word
+		override(p, o.Strategies, true, func(c *Case, v string) bool { return c.Strategy == v }, (*Case).spreadAnew, strategyWord)
+		return nil
+	}
 	var own []Case
 	if slices.Contains(o.Drivers, DriverMana) {
 		own = slices.DeleteFunc(slices.Clone(p.cases), func(c Case) bool { return c.Driver != DriverMana })
@@ -187,12 +213,16 @@ func (p *planner) strategies(o Overrides) error {
 		return fmt.Errorf("--strategy: case %s leaves the spreading to the kernel's driver; add --driver vfio", p.cases[0].Name)
 	}
 	p.cases = vfio
-	override(p, o.Strategies, true, func(c *Case, v string) bool { return c.Strategy == v }, func(c *Case, v string) {
-		c.Strategy = v
-		c.drop("strategy", aspectMasks, aspectPlacement)
-	}, func(v string) string { return v })
+	override(p, o.Strategies, true, func(c *Case, v string) bool { return c.Strategy == v }, (*Case).spreadAnew, strategyWord)
 	p.cases = append(p.cases, own...)
 	return nil
+}
+
+// spreadAnew has the case spread by a --strategy.
+func (c *Case) spreadAnew(strategy string) {
+	c.spreadBy(strategy)
+	c.ours = true
+	c.drop("strategy", aspectMasks, aspectPlacement)
 }
 
 func (p *planner) vectors(o Overrides) error {
@@ -225,8 +255,8 @@ func (p *planner) pressures(o Overrides) error {
 		c.Pressure = v.Entries
 		c.drop("pressure", aspectPlacement)
 	}, func(v NamedProfile) string { return v.Name })
-	if o.Pressures == nil && (o.Shapes != nil || o.Offlines != nil) {
-		for i := range p.cases { // pressure on a CPU that a changed shape or offline list took away is no mistake of the user's
+	if o.Pressures == nil && (o.Shapes != nil || o.Cmdlines != nil || o.Offlines != nil) {
+		for i := range p.cases { // pressure on a CPU that a changed shape, command line or offline list took away is no mistake of the user's
 			p.cases[i].trimLevels()
 		}
 	}
@@ -370,7 +400,7 @@ func sameKernel(a, b string) bool {
 
 // Setup tells what the case runs, but for the kernel: equal for two cases that a comparison of kernels sets against each other.
 func (c *Case) Setup() string {
-	return fmt.Sprint(c.Scenario, "|", c.Shape, "|", c.Strategy, "|", c.Driver, "|", c.Vectors, "|", c.DeviceNode, "|", c.Irqchip, "|", c.Pressure.Strings(), "|", c.Packages, "|", c.Offline, "|", c.doing)
+	return fmt.Sprint(c.Scenario, "|", c.Shape, "|", c.Strategy, "|", c.Driver, "|", c.Vectors, "|", c.DeviceNode, "|", c.Irqchip, "|", c.Pressure.Strings(), "|", c.Packages, "|", c.Cmdline, "|", c.Offline, "|", c.doing)
 }
 
 // unique keeps the first of the cases that would run the same thing and expect the same of it.
@@ -423,19 +453,6 @@ func (c *Case) AskAnyVersion() {
 	kept, dropped := c.Expect.without(aspectCounts, aspectMasks, aspectPlacement)
 	c.Expect, c.Steps = kept, kept.steps
 	c.taken = c.taken || len(dropped) > 0
-}
-
-// trim takes away the pressure entries that no longer make sense.
-func (c *Case) trim(flag string, keep func(Pressure) bool) {
-	kept := Profile{}
-	for _, p := range c.Pressure {
-		if keep(p) {
-			kept = append(kept, p)
-		} else {
-			c.note("pressure %q dropped because --%s overrides", p, flag)
-		}
-	}
-	c.Pressure = kept
 }
 
 func (c *Case) trimLevels() {

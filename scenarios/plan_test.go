@@ -48,6 +48,10 @@ func TestPlan(t *testing.T) {
 			"numa-aware/siblings: siblings vfio 1x2x2 5 node 0 msi " + profile + " off [] debian:7.3\n" +
 				"unset/siblings: siblings vfio 1x2x2 5 node 0 msi " + unsetProfile + " off [] debian:7.3",
 			"expectations on masks, placement dropped because --strategy overrides"},
+		{"masks of one's own", "low-vcpu", Overrides{Strategies: []string{"masks:0/1/2/0-3"}},
+			"numa-aware/masks:0/1/2/0-3: masks:0/1/2/0-3 vfio 1x2x2 5 node 0 msi " + profile + " off [] debian:7.3\n" +
+				"unset/masks:0/1/2/0-3: masks:0/1/2/0-3 vfio 1x2x2 5 node 0 msi " + unsetProfile + " off [] debian:7.3",
+			"expectations on masks, placement dropped because --strategy overrides"},
 		{"pressure away", "low-vcpu", Overrides{Pressures: []NamedProfile{{}}, Strategies: []string{"linear"}},
 			"linear: linear vfio 1x2x2 5 node 0 msi [] off [] debian:7.3", "expectations on placement dropped because --pressure overrides"},
 		{"vectors", "low-vcpu", Overrides{Vectors: []VectorCount{{N: 6}}, Strategies: []string{"linear"}},
@@ -88,10 +92,10 @@ func TestPlan(t *testing.T) {
 			"linear: linear vfio 1x2x2 5 node -1 msi " + profile + " off [] debian:7.3", "expectations on masks, placement dropped because --device-node overrides"},
 		{"irqchip", "low-vcpu", Overrides{Irqchips: []string{IrqchipRemapped}, Strategies: []string{"linear"}},
 			"linear: linear vfio 1x2x2 5 node 0 remapped " + profile + " off [] debian:7.3", "expectations on placement dropped because --irqchip overrides"},
-		{"the kernel's driver", "low-vcpu", Overrides{Drivers: []string{DriverMana}}, "mana:  mana 1x2x2 5 node 0 msi [] off [] debian:7.3",
-			"pressure \"vectors:before=hwc,cpu0-3=8\" dropped because --driver overrides\n" +
-				"pressure \"vectors:before=queues,cpu0=12,cpu1=16,cpu2=8,cpu3=10\" dropped because --driver overrides\n" +
-				"expectations on masks, placement dropped because --driver overrides"},
+		{"the kernel's driver", "low-vcpu", Overrides{Drivers: []string{DriverMana}},
+			"mana:  mana 1x2x2 5 node 0 msi [vectors:before=hwc,cpu0-3=8 vectors:before=queues,cpu0=12,cpu1=16,cpu2=8,cpu3=10] off [] debian:7.3\n" +
+				"mana-2:  mana 1x2x2 5 node 0 msi [vectors:before=hwc,cpu0-3=8 vectors:before=queues,cpu0-1=12,cpu2-3=9] off [] debian:7.3",
+			"expectations on masks, placement dropped because --driver overrides"},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
 			cases, notes, err := mustGet(t, tc.scenario).Plan(tc.o)
@@ -171,8 +175,8 @@ func TestMatrix(t *testing.T) {
 	shapes := []shape.Shape{small, large, large, large}
 	shapes[2].Cores, shapes[3].Threads = 4, 1
 	cases, _, err = mustGet(t, "alternatives").Plan(Overrides{Strategies: []string{AllStrategies}, Pressures: []NamedProfile{{}}, Shapes: shapes, Kernels: []string{"debian:6.18", "debian:7.2", "debian:7.3"}})
-	if err != nil || len(cases) != 96 {
-		t.Errorf("%d cases, want 96: %v", len(cases), err)
+	if err != nil || len(cases) != 120 {
+		t.Errorf("%d cases, want 120: %v", len(cases), err)
 	}
 	for n := range 4 { // nothing that the scenario says itself is taken from the shape it says it of
 		if c := cases[n]; c.Shape == small && c.Expect.Settled.QueueMasks == nil {
@@ -215,7 +219,7 @@ func TestPlanErrors(t *testing.T) {
 		want     string
 	}{
 		{"low-vcpu", Overrides{Strategies: []string{"linaer"}}, `scenario low-vcpu: --strategy: unknown strategy "linaer"; allowed: numa-aware, linear, mana-7.2, unset, ` +
-			`all-online, local-spread, siblings, node; did you mean "linear"?`},
+			`all-online, local-spread, siblings, node, spread, single, masks:CPUS/CPUS/…, script:FILE ARGS; did you mean "linear"?`},
 		{"low-vcpu", Overrides{Drivers: []string{"vfoi"}}, `--driver: unknown driver "vfoi"; allowed: vfio, mana; did you mean "vfio"?`},
 		{"low-vcpu", Overrides{Irqchips: []string{"x2"}}, `--irqchip: unknown irqchip "x2"; allowed: msi, remapped`},
 		{"low-vcpu", Overrides{Vectors: []VectorCount{{N: 2049}}}, `vectors: 2049 vectors are impossible; allowed: 1 to 2048`},
@@ -225,8 +229,9 @@ func TestPlanErrors(t *testing.T) {
 		{"low-vcpu", Overrides{Kernels: []string{""}}, `--kernel: no kernel is named`},
 		{"low-vcpu", Overrides{Shapes: []shape.Shape{{}}}, `--shape: sockets=0 is impossible`},
 		{"low-vcpu", Overrides{Drivers: []string{DriverMana}, Strategies: []string{"linear"}}, `--strategy: driver mana spreads its vectors itself`},
-		{"low-vcpu", Overrides{Drivers: []string{DriverMana}, Pressures: []NamedProfile{{Entries: Profile{{Kind: PressureVectors, Before: BeforeHWC, Levels: map[int]int{0: 1}}}}}}, `needs driver vfio`},
 		{"low-vcpu", Overrides{Pressures: []NamedProfile{{Entries: Profile{{Kind: PressureNVMe, Queues: 1, Node: 3}}}}}, `pressure: "nvme:queues=1,node=3": node 3 is not in the shape`},
+		{"low-vcpu", Overrides{Strategies: []string{"masks:0/x"}}, `--strategy: mask 1: CPU list "x": "x" is not a CPU number`},
+		{"low-vcpu", Overrides{Strategies: []string{"masks:0/1"}}, `strategy: 2 masks are given, but 5 vectors make 4 queue vectors beside the HWC`},
 		{"offline-before", Overrides{Shapes: []shape.Shape{tiny}}, `offline: CPUs 5-7 are not in the shape, which has CPU 0; with --shape, give --offline, too`},
 	} {
 		_, _, err := mustGet(t, tc.scenario).Plan(tc.o)
@@ -364,7 +369,7 @@ func TestGivenExpectations(t *testing.T) {
 }
 
 func TestShipped(t *testing.T) {
-	want := []string{"low-vcpu", "alternatives", "changed-driver", "device-node", "ht-core-spread", "low-vcpu-driver", "managed-irq-numa", "offline-before", "spread", "unplug-after", "unplug-during-probe", "unplug-during-reset", "unplug-storm",
+	want := []string{"low-vcpu", "alternatives", "changed-driver", "device-node", "full-cpu", "ht-core-spread", "isolated-cpus", "low-vcpu-driver", "managed-irq-numa", "nosmt", "offline-before", "published-rows", "spread", "threadirqs", "unplug-after", "unplug-during-probe", "unplug-during-reset", "unplug-storm",
 		"vector-boundary"}
 	if got := Shipped(); !slices.Equal(got, want) {
 		t.Errorf("Shipped() = %v, want %v", got, want)
@@ -407,8 +412,8 @@ func TestPlanBare(t *testing.T) {
 		o     Overrides
 		notes int
 	}{
-		{Overrides{Drivers: []string{DriverMana}}, 3},
-		{Overrides{Drivers: []string{DriverMana}, Bare: true}, 2}, // the pressure
+		{Overrides{Drivers: []string{DriverMana}}, 1},
+		{Overrides{Drivers: []string{DriverMana}, Bare: true}, 0},
 		{Overrides{Drivers: []string{DriverMana}, Bare: true, DriverImplied: true}, 0},
 		{Overrides{Vectors: []VectorCount{{N: 7}}, Bare: true}, 0},
 	} {
@@ -419,7 +424,7 @@ func TestPlanBare(t *testing.T) {
 		if len(notes) != tc.notes {
 			t.Errorf("%+v: %d notes: %q", tc.o, len(notes), notes)
 		}
-		if c := cases[0]; tc.o.Drivers != nil && (c.Driver != DriverMana || c.Strategy != "" || len(c.Pressure) > 0) {
+		if c := cases[0]; tc.o.Drivers != nil && (c.Driver != DriverMana || c.Strategy != "" || tc.o.DriverImplied != (len(c.Pressure) == 0)) {
 			t.Errorf("%+v: driver %s, strategy %s, pressure %s", tc.o, c.Driver, c.Strategy, c.Pressure.Strings())
 		}
 	}

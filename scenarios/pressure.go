@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/cpulist"
 	"irqlab/scenarios/nearest"
 )
@@ -28,7 +29,16 @@ const (
 const (
 	MaxPressureQueues = 64  // of one neighbour
 	MaxPressureLevel  = 190 // an x86 CPU has about 200 device vectors
+	PressureFull      = -1  // the level of a CPU that is to have no vector left
 )
+
+// Room is the number of vectors that a level can take at most.
+func Room(level int) int {
+	if level == PressureFull {
+		return agentapi.MaxLevel
+	}
+	return level
+}
 
 // Pressure is one entry: a neighbour, or levels of agent-owned vectors.
 type Pressure struct {
@@ -51,6 +61,7 @@ func pressureMoments() []string { return []string{BeforeHWC, BeforeQueues} }
 //	virtio-blk:queues=2,node=1         a virtio disk with 2 request queues on node 1
 //	vectors:before=hwc,cpu0-3=8        before the HWC vector is requested, at least 8 device vectors sit on each of CPUs 0 to 3
 //	vectors:before=queues,cpu0=12,…    the same before the first queue vector is requested
+//	vectors:before=queues,cpu1=full    no vector of CPU 1 is left
 func ParsePressure(text string) (Pressure, error) {
 	p, err := parsePressure(strings.TrimSpace(text))
 	if err != nil {
@@ -95,6 +106,9 @@ func parsePressure(text string) (Pressure, error) {
 	return p, nil
 }
 
+// pressureFull is how PressureFull is written.
+const pressureFull = "full"
+
 func pressureExample(kind string) string {
 	if kind == PressureVectors {
 		return "vectors:before=queues,cpu0=12,cpu1-3=8"
@@ -130,9 +144,11 @@ func (p *Pressure) setVectors(key, value string) error {
 	if err != nil || len(cpus) == 0 {
 		return fmt.Errorf("key %q names no CPU; as in cpu0 or cpu0-3", key)
 	}
-	level, err := number(key, value, 0, MaxPressureLevel)
-	if err != nil {
-		return err
+	level := PressureFull
+	if value != pressureFull {
+		if level, err = number(key, value, 0, MaxPressureLevel); err != nil {
+			return fmt.Errorf("%w; or %s", err, pressureFull)
+		}
 	}
 	if p.Levels == nil {
 		p.Levels = map[int]int{}
@@ -163,7 +179,11 @@ func (p Pressure) String() string {
 		for j+1 < len(cpus) && cpus[j+1] == cpus[j]+1 && p.Levels[cpus[j+1]] == p.Levels[cpus[i]] {
 			j++
 		}
-		fmt.Fprintf(&b, ",cpu%s=%d", cpulist.Range(cpus[i], cpus[j]), p.Levels[cpus[i]])
+		level := pressureFull
+		if n := p.Levels[cpus[i]]; n != PressureFull {
+			level = strconv.Itoa(n)
+		}
+		fmt.Fprintf(&b, ",cpu%s=%s", cpulist.Range(cpus[i], cpus[j]), level)
 		i = j + 1
 	}
 	return b.String()
@@ -252,8 +272,8 @@ func (p Profile) Levels(before string) map[int]int {
 }
 
 // Neighbours are the entries that are devices.
-func (p Profile) Neighbours() []Pressure {
-	var n []Pressure
+func (p Profile) Neighbours() Profile {
+	var n Profile
 	for _, e := range p {
 		if e.Kind != PressureVectors {
 			n = append(n, e)

@@ -36,12 +36,15 @@ type Case struct {
 	Text       string // why this case is as it is
 	Kernel     string // SPEC
 	Shape      shape.Shape
-	Strategy   string // empty with driver mana, which has its own
+	Strategy   string         // a name, or masks:0/1/2-3; empty with driver mana, which has its own
+	Script     *Program       // that writes the masks, where Strategy is one
+	Masks      []cpulist.List // of the queue vectors, where Strategy is masks
 	Driver     string
 	Vectors    int // in all, HWC included
 	DeviceNode int // NoNode: none
 	Irqchip    string
 	Pressure   Profile
+	Cmdline    Cmdline      // words added to the guest kernel's command line
 	Packages   []string     // Debian packages in the guest, by name
 	Offline    cpulist.List // taken offline before the function's driver sees the machine
 	Steps      []Step       // of the experiment; nil: bring the function up, settle, observe as LabelSettled, and see the driver off
@@ -51,6 +54,8 @@ type Case struct {
 	Notes      []string // what an override did to this case
 	Command    string   // that runs it by itself; "": not known
 	Modules    []Module // of the kernel's that are replaced
+	Files      []GuestFile
+	Dir        string // of the scenario's file, beside which other files are that it names
 
 	count VectorCount // what Vectors follows
 	key   string      // of the case in the file, "" for one that only the defaults make
@@ -59,6 +64,7 @@ type Case struct {
 	doing string      // what the steps do, for Setup
 	bound bool        // to its kernel: it tells what no other need do
 	taken bool        // a flag has taken away part of what it expects
+	ours  bool        // the strategy is the command line's
 	given bool        // the command line has said what to expect
 }
 
@@ -68,10 +74,14 @@ type Module struct{ Name, File string }
 // Judges reports whether the case is held to all that the scenario expects of it, and that is something: else it is only observed, even if nothing goes wrong.
 func (c *Case) Judges() bool { return c.given || !c.taken && c.Expect.states() }
 
-// Online are the CPUs the function's driver sees.
-func (c *Case) Online() cpulist.List {
-	return cpulist.Range(0, c.Shape.CPUs()-1).Minus(c.Offline)
+// Booted are the CPUs that the kernel brings up, as far as the shape and the command line tell.
+func (c *Case) Booted() cpulist.List {
+	asleep, _ := c.Cmdline.asleep(c.Shape)
+	return cpulist.Range(0, c.Shape.CPUs()-1).Minus(asleep)
 }
+
+// Online are the CPUs the function's driver sees.
+func (c *Case) Online() cpulist.List { return c.Booted().Minus(c.Offline) }
 
 // Queues is the number of queue vectors.
 func (c *Case) Queues() int { return c.Vectors - 1 }
@@ -100,14 +110,16 @@ type file struct {
 	Source      string `json:"source,omitempty" jsonschema_description:"where the question comes from"`
 	KernelBound bool   `json:"kernel-bound,omitempty" jsonschema_description:"each case is for the kernels it names: --kernel chooses among the cases; a kernel that none names is held to those of the newest"`
 	settings
-	Steps  stepList `json:"steps,omitempty" jsonschema_description:"the experiment, step by step; without it: bring the function up, settle, and observe as settled"`
-	Expect *Expect  `json:"expect,omitempty" jsonschema_description:"what every case must show, unless it says otherwise"`
-	Cases  caseList `json:"cases,omitempty" jsonschema_description:"cases by name; each overrides the settings above; without any, the settings above are the case"`
+	Files  []GuestFile `json:"files,omitempty" jsonschema_description:"files and folders that are copied into the guest before the experiment"`
+	Steps  stepList    `json:"steps,omitempty" jsonschema_description:"the experiment, step by step; without it: bring the function up, settle, and observe as settled"`
+	Expect *Expect     `json:"expect,omitempty" jsonschema_description:"what every case must show, unless it says otherwise"`
+	Cases  caseList    `json:"cases,omitempty" jsonschema_description:"cases by name; each overrides the settings above; without any, the settings above are the case"`
 }
 
 type caseBody struct {
 	Text string `json:"text,omitempty" jsonschema_description:"why the case is as it is"`
 	settings
+	Files  []GuestFile `json:"files,omitempty" jsonschema_description:"files and folders that are copied into the guest before the experiment, instead of the file's"`
 	Steps  stepList    `json:"steps,omitempty" jsonschema_description:"the experiment, step by step, instead of the file's"`
 	Expect *Expect     `json:"expect,omitempty" jsonschema_description:"what the case must show"`
 	Known  many[Known] `json:"known,omitempty" jsonschema_description:"failures of the case that are known, by kernel: still a fail, but marked"`
@@ -210,26 +222,31 @@ func (d *decoder) expand(f *file, body namedCase) []Case {
 	if body.Steps != nil {
 		steps, stepsAt = body.Steps, join(at, "steps")
 	}
+	files := f.Files
+	if body.Files != nil {
+		files = body.Files
+	}
 	expect := Expect{}
 	if e := body.Expect.over(f.Expect); e != nil {
 		expect = *e
 	}
 	expect.steps = steps
 	alternatives := len(st.Kernel) * len(st.Shape) * max(1, len(st.Strategy)) * len(st.Driver) * len(st.Vectors) * len(st.DeviceNode) * len(st.Irqchip) *
-		len(st.Pressure) * len(st.Offline)
+		len(st.Pressure) * len(st.Cmdline) * len(st.Offline)
 	if alternatives > MaxCases {
 		d.fail(cmp.Or(at, "cases"), "the lists multiply to more than %d cases", MaxCases)
 		return nil
 	}
-	cases := []Case{{Scenario: f.Name, Name: body.name, Question: f.Question, Text: body.Text, Steps: steps, Expect: expect, Labels: expect.labels(), Known: body.Known, key: body.name, doing: setup(steps),
+	cases := []Case{{Scenario: f.Name, Name: body.name, Question: f.Question, Text: body.Text, Files: files, Steps: steps, Expect: expect, Labels: expect.labels(), Known: body.Known, key: body.name, doing: setup(steps),
 		bound: f.KernelBound}}
-	cases = multiply(cases, st.Strategy, func(c *Case, v strategyName) string { c.Strategy = string(v); return string(v) })
+	cases = multiply(cases, st.Strategy, (*Case).spread)
 	cases = multiply(cases, st.Driver, func(c *Case, v driverName) string { c.Driver = string(v); return string(v) })
 	cases = multiply(cases, st.Shape, func(c *Case, v shapeText) string { c.Shape = shape.Shape(v); return shapeWord(c.Shape) })
 	cases = multiply(cases, st.DeviceNode, func(c *Case, v deviceNode) string { c.DeviceNode = int(v); return nodeWord(c.DeviceNode) })
 	cases = multiply(cases, st.Vectors, func(c *Case, v VectorCount) string { c.count = v; return vectorsWord(v) })
 	cases = multiply(cases, st.Irqchip, func(c *Case, v irqchipName) string { c.Irqchip = string(v); return string(v) })
 	cases = multiply(cases, st.Pressure, func(c *Case, v NamedProfile) string { c.Pressure = v.Entries; return v.Name })
+	cases = multiply(cases, st.Cmdline, func(c *Case, v Cmdline) string { c.Cmdline = v; return cmdlineWord(v) })
 	cases = multiply(cases, st.Offline, func(c *Case, v offlineList) string { c.Offline = cpulist.List(v); return offlineWord(c.Offline) })
 	cases = multiply(cases, st.Kernel, func(c *Case, v kernelSpec) string { c.Kernel = string(v); return kernelWord(c.Kernel) })
 	stepsFailed := false
@@ -351,15 +368,20 @@ func (c *Case) validateSettings() []problem {
 	all := cpulist.Range(0, c.Shape.CPUs()-1)
 	switch {
 	case c.Driver == DriverVFIO && c.Strategy == "":
-		say("strategy", "driver vfio needs a strategy; allowed: %s", strings.Join(strategyNames(), ", "))
-	case c.Driver == DriverMana && c.Strategy != "":
+		say("strategy", "driver vfio needs a strategy; allowed: %s", strings.Join(append(strategyNames(), MasksForm, ScriptForm), ", "))
+	case c.Driver == DriverMana && c.Strategy != "" && c.Script == nil:
 		say("strategy", "driver mana spreads its vectors itself, so %s cannot be applied; leave strategy out, or use driver vfio", c.Strategy)
+	}
+	if err := c.validateMasks(); err != nil {
+		say("strategy", "%v", err)
 	}
 	if c.Offline.Has(0) {
 		say("offline", "CPU 0 cannot be taken offline; allowed: CPUs of %s", cpus(all.Minus(cpulist.List{0})))
 	}
 	if off := c.Offline.Minus(all); len(off) > 0 {
 		say("offline", "%s not in the shape, which has %s", off.Are("is", "are"), all.Words())
+	} else if off := c.Offline.Minus(c.Booted()); len(off) > 0 {
+		say("offline", "%s not brought up with %q; allowed: CPUs of %s", off.Are("is", "are"), c.Cmdline, cpus(c.Booted().Minus(cpulist.List{0})))
 	}
 	if c.Vectors < 1 || c.Vectors > MaxVectors {
 		say("vectors", "%d vectors are impossible; allowed: 1 to %d", c.Vectors, MaxVectors)
@@ -369,9 +391,6 @@ func (c *Case) validateSettings() []problem {
 	}
 	c.checkPackages(say)
 	for _, p := range c.Pressure {
-		if p.Kind == PressureVectors && c.Driver != DriverVFIO {
-			say("pressure", "%q needs driver vfio: with driver %s nothing in the guest could own the vectors; use a neighbour, as in nvme:queues=4", p, c.Driver)
-		}
 		if p.Node >= c.Shape.Nodes {
 			say("pressure", "%q: node %d is not in the shape; allowed: none, %s", p, p.Node, cpulist.Range(0, c.Shape.Nodes-1))
 		}
@@ -380,7 +399,7 @@ func (c *Case) validateSettings() []problem {
 		}
 		total := 0
 		for _, level := range p.Levels {
-			total += level
+			total += Room(level)
 		}
 		if total > MaxVectors {
 			say("pressure", "%q: the levels sum to %d vectors; allowed: %d", p, total, MaxVectors)

@@ -34,6 +34,8 @@ func definition(name string) *jsonschema.Schema { return &jsonschema.Schema{Ref:
 
 const cpuListPattern = `^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)?$`
 
+const masksPattern = `^masks:[0-9]+(-[0-9]+)?([,/][0-9]+(-[0-9]+)?)*$`
+
 // generateSchema derives the schema from the types the loader fills.
 func generateSchema() ([]byte, error) {
 	r := reflector()
@@ -62,8 +64,10 @@ func schemaOf(t reflect.Type) *jsonschema.Schema {
 // mapType gives the schema of types whose text form differs from their Go form; nil: derive it.
 func mapType(t reflect.Type) *jsonschema.Schema {
 	switch t {
-	case reflect.TypeFor[strategyName]():
-		return words(strategy.Names()...)
+	case reflect.TypeFor[spreading]():
+		own := schemaOf(reflect.TypeFor[ownStrategy]())
+		own.MinProperties, own.MaxProperties = pointer(1), pointer(1)
+		return either(words(strategy.Names()...), pattern(masksPattern), own)
 	case reflect.TypeFor[driverName]():
 		return words(Drivers()...)
 	case reflect.TypeFor[irqchipName]():
@@ -78,6 +82,16 @@ func mapType(t reflect.Type) *jsonschema.Schema {
 		return &jsonschema.Schema{Type: "string", MinLength: pointer(1)}
 	case reflect.TypeFor[shapeText]():
 		return pattern(`^(sockets|cores|threads|nodes|memory)=[0-9]+(M|G|MiB|GiB)?(,(sockets|cores|threads|nodes|memory)=[0-9]+(M|G|MiB|GiB)?)*$`)
+	case reflect.TypeFor[Program]():
+		type keys Program // of which this is not asked again
+		return either(&jsonschema.Schema{Type: "string", MinLength: pointer(1)}, schemaOf(reflect.TypeFor[keys]()))
+	case reflect.TypeFor[GuestFile]():
+		type keys GuestFile
+		return either(&jsonschema.Schema{Type: "string", MinLength: pointer(1)}, schemaOf(reflect.TypeFor[keys]()))
+	case reflect.TypeFor[exitRule]():
+		return either(words(ruleAny), integer(0))
+	case reflect.TypeFor[Cmdline]():
+		return &jsonschema.Schema{Type: "string", MaxLength: pointer(MaxCmdline)}
 	case reflect.TypeFor[packageWord]():
 		return pattern(pkgname.Pattern)
 	case reflect.TypeFor[VectorCount]():

@@ -38,16 +38,17 @@ func Irqchips() []string { return []string{IrqchipMSI, IrqchipRemapped} }
 
 // settings are what a scenario says a run is, for the whole file or for one case; nil: not stated. The keys are the flags of the run command.
 type settings struct {
-	Kernel     many[kernelSpec]   `json:"kernel,omitempty" jsonschema_description:"kernel SPEC, e.g. debian:7.3; default debian:7.3"`
-	Shape      many[shapeText]    `json:"shape,omitempty" jsonschema_description:"machine, e.g. sockets=1,cores=2,threads=2,nodes=1,memory=512M, which is the default"`
-	Strategy   many[strategyName] `json:"strategy,omitempty" jsonschema_description:"affinity strategy; driver vfio only, and required there"`
-	Driver     many[driverName]   `json:"driver,omitempty" jsonschema_description:"who drives the function: the guest agent (vfio, the default) or the kernel's driver (mana)"`
-	Vectors    many[VectorCount]  `json:"vectors,omitempty" jsonschema_description:"vectors of the function, HWC included: 1 to 2048, or relative to the online CPUs, as in online+1, which is the default"`
-	DeviceNode many[deviceNode]   `json:"device-node,omitempty" jsonschema_description:"NUMA node of the function, or none; default 0"`
-	Irqchip    many[irqchipName]  `json:"irqchip,omitempty" jsonschema_description:"plain MSI (the default) or interrupt remapping"`
-	Pressure   profiles           `json:"pressure,omitempty" jsonschema_description:"other interrupts in place before the function's: entries, or named lists of entries, each of which is a case of its own"`
-	Packages   many[packageWord]  `json:"packages,omitempty" jsonschema_description:"Debian packages that the guest has, with what they depend on, e.g. [irqbalance, ethtool]; all of them in each case, or none, the default"`
-	Offline    many[offlineList]  `json:"offline,omitempty" jsonschema_description:"CPUs taken offline before the vectors are added, in the kernel's list format; default none"`
+	Kernel     many[kernelSpec]  `json:"kernel,omitempty" jsonschema_description:"kernel SPEC, e.g. debian:7.3; default debian:7.3"`
+	Shape      many[shapeText]   `json:"shape,omitempty" jsonschema_description:"machine, e.g. sockets=1,cores=2,threads=2,nodes=1,memory=512M, which is the default"`
+	Strategy   many[spreading]   `json:"strategy,omitempty" jsonschema_description:"affinity strategy, by name or as masks of its own; driver vfio only, and required there"`
+	Driver     many[driverName]  `json:"driver,omitempty" jsonschema_description:"who drives the function: the guest agent (vfio, the default) or the kernel's driver (mana)"`
+	Vectors    many[VectorCount] `json:"vectors,omitempty" jsonschema_description:"vectors of the function, HWC included: 1 to 2048, or relative to the online CPUs, as in online+1, which is the default"`
+	DeviceNode many[deviceNode]  `json:"device-node,omitempty" jsonschema_description:"NUMA node of the function, or none; default 0"`
+	Irqchip    many[irqchipName] `json:"irqchip,omitempty" jsonschema_description:"plain MSI (the default) or interrupt remapping"`
+	Pressure   profiles          `json:"pressure,omitempty" jsonschema_description:"other interrupts in place before the function's: entries, or named lists of entries, each of which is a case of its own"`
+	Packages   many[packageWord] `json:"packages,omitempty" jsonschema_description:"Debian packages that the guest has, with what they depend on, e.g. [irqbalance, ethtool]; all of them in each case, or none, the default"`
+	Cmdline    many[Cmdline]     `json:"cmdline,omitempty" jsonschema_description:"words added to the guest kernel's command line, e.g. nosmt, or none; default none"`
+	Offline    many[offlineList] `json:"offline,omitempty" jsonschema_description:"CPUs taken offline before the vectors are added, in the kernel's list format; default none"`
 }
 
 func defaultSettings() settings {
@@ -59,6 +60,7 @@ func defaultSettings() settings {
 		DeviceNode: many[deviceNode]{0},
 		Irqchip:    many[irqchipName]{IrqchipMSI},
 		Pressure:   profiles{{}},
+		Cmdline:    many[Cmdline]{nil},
 		Offline:    many[offlineList]{nil},
 	}
 }
@@ -84,12 +86,6 @@ func (s *shapeText) UnmarshalText(b []byte) error {
 	v, err := shape.ParseShape(string(b))
 	*s = shapeText(v)
 	return err
-}
-
-type strategyName string
-
-func (s *strategyName) UnmarshalText(b []byte) error {
-	return oneOf((*string)(s), b, "strategy", strategy.Names())
 }
 
 type driverName string

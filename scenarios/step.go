@@ -50,6 +50,7 @@ const (
 	VerbTogether     = "together"
 	VerbReadDisks    = "read-disks"
 	VerbSleep        = "sleep"
+	VerbRun          = "run"
 )
 
 // Step is one thing an experiment does: a verb and, by the verb, what it is done to. A case's steps run in order, each once the one before it is done.
@@ -74,6 +75,7 @@ type Step struct {
 	Together [][]Step     // together: branches that run side by side; the step is done when all of them are
 	Disks    ReadDisks    // read-disks
 	Sleep    time.Duration
+	Run      *Program // run
 }
 
 // ReadDisks is how much is read from each disk of the pressure.

@@ -80,6 +80,9 @@ func init() {
 			func(s *Step) any { return &s.Storm }, false},
 		{Verb{VerbReadDisks, "read-disks | read-disks: {reads: N}", "read from each disk of the pressure, from each online CPU in turn (8 times), and take down where its request queues' interrupts are, and where they were handled", ""},
 			func(s *Step) any { return &s.Disks }, true},
+		{Verb{VerbRun, "run: COMMAND | run: {script: FILE, args: WORDS, within: DURATION, status: N | any, output: REGEXP}",
+			"run a command line, or a script beside the scenario, in the guest; IRQLAB_DEVICE, IRQLAB_LINK and IRQLAB_IRQS tell it what it is about. Its status and output are judged", ""},
+			func(s *Step) any { s.Run = &Program{}; return s.Run }, false},
 		{Verb{VerbExpect, "expect: {…}", "what must hold: of the newest observation, in the kernel's log, of the steps counted", ""}, func(s *Step) any { s.Expect = &StepExpect{}; return s.Expect }, false},
 		{Verb{VerbWaitFor, "wait-for: {held: NAME | step: STEP | log: REGEXP | link: STATE | online: LIST, within: DURATION}", "wait until something has happened", ""},
 			func(s *Step) any { s.WaitFor = &WaitFor{}; return s.WaitFor }, false},
@@ -527,6 +530,8 @@ func (s Step) String() string {
 		text += " [" + strings.Join(branches, "] [") + "]"
 	case s.Verb == VerbSleep:
 		text += " " + s.Sleep.String()
+	case s.Run != nil:
+		text += " " + s.Run.String()
 	}
 	return text
 }

@@ -40,7 +40,9 @@ func Write(c *Case, remarks []string, steps []Line) []byte {
 		key("question", c.Question)
 	}
 	key("driver", c.Driver)
-	if c.Strategy != "" {
+	if c.Masks != nil {
+		fmt.Fprintf(&b, "strategy: %s\n", flowText(reflect.ValueOf(ownStrategy{Masks: c.Masks})))
+	} else if c.Strategy != "" {
 		key("strategy", c.Strategy)
 	}
 	key("kernel", c.Kernel)
@@ -60,6 +62,9 @@ func Write(c *Case, remarks []string, steps []Line) []byte {
 	}
 	if len(c.Packages) > 0 {
 		fmt.Fprintf(&b, "packages: %s\n", packagesText(c.Packages))
+	}
+	if len(c.Cmdline) > 0 {
+		key("cmdline", c.Cmdline.String())
 	}
 	if len(c.Offline) > 0 {
 		key("offline", c.Offline.String())
@@ -153,6 +158,10 @@ func (s *Step) argument() any {
 		return *s.WaitFor
 	case s.Verb == VerbSleep:
 		return duration(s.Sleep)
+	case s.Run != nil && *s.Run == (Program{Command: s.Run.Command}):
+		return s.Run.Command
+	case s.Run != nil:
+		return *s.Run
 	}
 	return nil
 }

@@ -71,7 +71,7 @@ func TestWriteShipped(t *testing.T) {
 // What a person can type can be written, whatever verb it is of.
 func TestWriteTyped(t *testing.T) {
 	typed := []string{
-		"probe", "probe {wait: false}", "up", "down", "set-channels 2", "load", "unload", "bind", "unbind", "vectors",
+		"probe", "probe {wait: false}", "run echo a: #b | cat", "run {script: x.sh, args: a b, within: 2s, status: any, output: \"^x\"}", "up", "down", "set-channels 2", "load", "unload", "bind", "unbind", "vectors",
 		"hold request:QUERY_DEV_CONFIG nth=2", "release window", "end window", "delay response:any for=500ms times=3 as=slow",
 		"drop vector:2 from=lab times=always", "duplicate event:completion", "status response:QUERY_DEV_CONFIG status=0xc0000001",
 		"alter response:QUERY_DEV_CONFIG field=mtu value=0x10", "alter response:QUERY_DEV_CONFIG offset=8 size=2 value=7",
@@ -141,4 +141,27 @@ func FuzzScalar(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Masks of the user's own are written as they are read, and an editor accepts them.
+func TestWriteMasks(t *testing.T) {
+	sc, err := Load("f.yaml", []byte("name: x\nvectors: 4\nstrategy: {masks: [0, '1,3', 2-3]}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases, _, err := sc.Plan(Overrides{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := Write(&cases[0], nil, []Line{{Step: Step{Verb: VerbProbe}}})
+	again, err := Load("written", file)
+	if err != nil {
+		t.Fatalf("%s\n%v", file, err)
+	}
+	if err := compiled(t).Validate(instance(t, file)); err != nil {
+		t.Errorf("%s\n%v", file, err)
+	}
+	if got := again.cases[0]; got.Strategy != "masks:0/1,3/2-3" || !cmp.Equal(got.Masks, cases[0].Masks) {
+		t.Errorf("%s\nis read as %s, %v", file, got.Strategy, got.Masks)
+	}
 }

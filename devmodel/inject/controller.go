@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -36,9 +37,7 @@ type Controller struct {
 	rec     *trace.Recorder
 	rules   []*rule // all there have been
 	live    [kinds][]*rule
-	dense   [kinds][]int // occurrences
-	sparse  map[Point]int
-	totals  [kinds]int
+	counts  Counts
 	recent  [maxRecent]occurrence // the last steps, a ring; no accesses, since a driver polls, and repeated ones once
 	passed  int                   // how many ever went into it
 	waiters []*waiter
@@ -71,11 +70,33 @@ type waiter struct {
 	done chan struct{}
 }
 
+// Counts are how often each step was reached, up to a moment.
+type Counts struct {
+	dense  [kinds][]int
+	sparse map[Point]int
+	totals [kinds]int
+}
+
+// Of is how often a step has been reached, 0 for a step there is not. Of registers and of unknown codes the first few thousand are counted.
+func (c Counts) Of(step string) int {
+	at, err := parse(step)
+	if err != nil || c.sparse == nil {
+		return 0
+	}
+	if at.any {
+		return c.totals[at.kind]
+	}
+	if i, ok := at.place(); ok {
+		return c.dense[at.kind][i]
+	}
+	return c.sparse[at.Point]
+}
+
 // New makes a controller without rules.
 func New() *Controller {
-	c := &Controller{sparse: map[Point]int{}, changed: make(chan struct{})}
+	c := &Controller{counts: Counts{sparse: map[Point]int{}}, changed: make(chan struct{})}
 	for k, n := range denseSizes {
-		c.dense[k] = make([]int, n)
+		c.counts.dense[k] = make([]int, n)
 	}
 	return c
 }
@@ -186,14 +207,14 @@ var denseSizes = [kinds]int{kindSMC: 8, kindRequest: 0x200, kindResponse: 0x200,
 
 // count counts a step, and says which occurrence this is. The caller holds mu.
 func (c *Controller) count(p Point) int {
-	c.totals[p.kind]++
+	c.counts.totals[p.kind]++
 	if i, ok := p.place(); ok {
-		c.dense[p.kind][i]++
-		return c.dense[p.kind][i]
+		c.counts.dense[p.kind][i]++
+		return c.counts.dense[p.kind][i]
 	}
-	n, ok := c.sparse[p]
-	if ok || len(c.sparse) < maxSparse {
-		c.sparse[p] = n + 1
+	n, ok := c.counts.sparse[p]
+	if ok || len(c.counts.sparse) < maxSparse {
+		c.counts.sparse[p] = n + 1
 	}
 	return n + 1
 }
@@ -434,21 +455,25 @@ func (c *Controller) Await(ctx context.Context, step string, n int) error {
 	return fmt.Errorf("step %s: reached %d of %d times in %s: %w; %s", step, n-w.left, n, time.Since(start).Round(time.Millisecond), ctx.Err(), c.progress())
 }
 
-// Count is how often a step has been reached since the controller was made, 0 for a step there is not. Of registers and of unknown codes the first few thousand are counted.
+// Count is how often a step has been reached since the controller was made; see Counts.Of.
 func (c *Controller) Count(step string) int {
-	at, err := parse(step)
-	if c == nil || err != nil {
+	if c == nil {
 		return 0
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if at.any {
-		return c.totals[at.kind]
+	return c.counts.Of(step)
+}
+
+// Now is what has been counted up to now.
+func (c *Controller) Now() Counts {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := Counts{sparse: maps.Clone(c.counts.sparse), totals: c.counts.totals}
+	for k := range c.counts.dense {
+		now.dense[k] = slices.Clone(c.counts.dense[k])
 	}
-	if i, ok := at.place(); ok {
-		return c.dense[at.kind][i]
-	}
-	return c.sparse[at.Point]
+	return now
 }
 
 // Progress is the last steps the device has reached, with how often each has been so far; accesses are left out, since a driver polls.
@@ -464,7 +489,7 @@ func (c *Controller) Progress() string {
 func (c *Controller) progress() string {
 	if c.passed == 0 {
 		return fmt.Sprintf("last: none; the guest made %d accesses to configuration space and %d to registers",
-			c.totals[kindConfigRead]+c.totals[kindConfigWrite], c.totals[kindRegisterRead]+c.totals[kindRegisterWrite])
+			c.counts.totals[kindConfigRead]+c.counts.totals[kindConfigWrite], c.counts.totals[kindRegisterRead]+c.counts.totals[kindRegisterWrite])
 	}
 	var s []string
 	for i := max(0, c.passed-maxRecent); i < c.passed; i++ {

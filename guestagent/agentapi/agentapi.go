@@ -146,7 +146,8 @@ type CPU struct {
 	Node     int          `json:"node"`
 	Core     int          `json:"core"`
 	Package  int          `json:"package"`
-	Siblings cpulist.List `json:"siblings"` // online hardware threads of the same core, itself included
+	Siblings cpulist.List `json:"siblings"`     // online hardware threads of the same core, itself included
+	L3       cpulist.List `json:"l3,omitempty"` // online CPUs that share its level 3 cache, itself included; nil: the kernel does not tell
 }
 
 // Node is one NUMA node.
@@ -271,11 +272,12 @@ type BindParams struct {
 
 // ApplyParams asks the agent to compute a strategy's masks on its own topology and write them.
 type ApplyParams struct {
-	Strategy string   `json:"strategy"`
-	Node     int      `json:"node"`             // the function's node; -1 none
-	Total    int      `json:"total"`            // vectors the function has or will have in all, HWC included: what decides the branch
-	HWC      *Vector  `json:"hwc,omitempty"`    // set to spread the HWC vector
-	Queues   []Vector `json:"queues,omitempty"` // queue vectors in the order they were added
+	Strategy string         `json:"strategy"`
+	Masks    []cpulist.List `json:"masks,omitempty"`  // of the queue vectors, in order, instead of a strategy that is computed
+	Node     int            `json:"node"`             // the function's node; -1 none
+	Total    int            `json:"total"`            // vectors the function has or will have in all, HWC included: what decides the branch
+	HWC      *Vector        `json:"hwc,omitempty"`    // set to spread the HWC vector
+	Queues   []Vector       `json:"queues,omitempty"` // queue vectors in the order they were added
 }
 
 // AppliedMask is what was written for one vector. Mask nil: left alone.
@@ -295,9 +297,13 @@ type ApplyResult struct {
 // OccupyParams raises the number of device interrupt vectors that sit on each CPU to at least Levels[cpu], with vectors of the
 // function at Address (opened before), which the agent owns and pins. It never lowers a level.
 type OccupyParams struct {
-	Address string      `json:"address"`
-	Levels  map[int]int `json:"levels"`
+	Address string       `json:"address"`
+	Levels  map[int]int  `json:"levels"`
+	Full    cpulist.List `json:"full,omitempty"` // CPUs that are to have no vector left
 }
+
+// MaxLevel is the room one CPU's vector space has for devices: 256 less the exceptions' and the system's.
+const MaxLevel = 204
 
 // OccupyResult tells the vectors per CPU before and after; a CPU already above its level is in Above.
 type OccupyResult struct {

@@ -21,9 +21,11 @@ import (
 
 // Function is a PCI function the agent drives; *vfio.Function in a guest.
 type Function interface {
-	Vectors() int     // MSI-X table size
-	Enabled() int     // vectors 0..n-1 are enabled
-	AddVector() error // enables the next one
+	Vectors() int       // MSI-X table size
+	Enabled() int       // vectors 0..n-1 are enabled
+	AddVector() error   // enables the next one
+	GiveUp(k int) error // frees an enabled one's interrupt; its place in the table stays taken
+	GivenUp(k int) bool
 	// ReadRegister reads size bytes of BAR 0: 1, 2, 4 or 8, aligned.
 	ReadRegister(offset uint64, size int) (uint64, error)
 	Close() error // frees all

@@ -40,6 +40,7 @@ type kernel struct {
 	fail int
 	// stray makes allocations ignore the default affinity.
 	stray bool
+	room  int // vectors that a CPU has; 0: enough
 }
 
 type row struct {
@@ -131,9 +132,24 @@ type opened struct {
 	address string
 	n       int
 	reads   int
+	gone    []int
 }
 
-func (o *opened) Vectors() int { return 16 }
+func (o *opened) Vectors() int {
+	if o.k.room > 0 {
+		return 2 * agentapi.MaxLevel
+	}
+	return 16
+}
+func (o *opened) GivenUp(k int) bool { return slices.Contains(o.gone, k) }
+func (o *opened) GiveUp(n int) error {
+	o.gone = append(o.gone, n)
+	i := slices.IndexFunc(o.k.rows, func(r row) bool { return r.address == o.address && r.index == n })
+	o.k.write(fmt.Sprintf("sys/kernel/irq/%d/hwirq", o.k.rows[i].irq), fmt.Sprint(n))
+	o.k.rows = slices.Delete(o.k.rows, i, i+1)
+	o.k.table()
+	return nil
+}
 func (o *opened) Enabled() int { return o.n }
 func (o *opened) ReadRegister(offset uint64, size int) (uint64, error) {
 	o.reads++
@@ -161,6 +177,9 @@ func (o *opened) AddVector() error {
 	cpu := slices.MinFunc(allowed, func(a, b int) int { return levels[a] - levels[b] })
 	if k.stray {
 		cpu = 3
+	}
+	if k.room > 0 && levels[cpu] >= k.room { // then it takes another one
+		cpu = (cpu + 1) % 4
 	}
 	k.request(o.address, o.n, fmt.Sprintf("vfio-msix[%d](%s)", o.n, o.address), cpu)
 	o.n++
@@ -265,6 +284,12 @@ func TestFunctionLife(t *testing.T) {
 	if len(hwc.Vectors) != 1 || len(all.Vectors) != 5 || all.Vectors[4].Index != 4 || all.Vectors[4].Name != "vfio-msix[4](0000:81:00.0)" {
 		t.Errorf("%+v, %+v", hwc, all)
 	}
+	own := []cpulist.List{{3}, {0, 2}, {1}, {0, 1, 2, 3}}
+	given := call[agentapi.ApplyResult](t, c, agentapi.MethodApply, agentapi.ApplyParams{Strategy: "masks:3/0,2/1/0-3", Masks: own, Total: 5, Queues: all.Vectors[1:]})
+	if got := fmt.Sprint(given.Masks[1].Mask, " ", given.Masks[3].Mask); got != "0,2 0-3" || given.Branch != "masks" {
+		t.Errorf("masks of one's own: %s, %s", got, given.Branch)
+	}
+	wantCode(t, c, agentapi.MethodApply, agentapi.ApplyParams{Masks: own[:3], Total: 5, Queues: all.Vectors[1:]}, agentapi.CodeInvalid, "3 masks for 4 queue vectors")
 	applied := call[agentapi.ApplyResult](t, c, agentapi.MethodApply,
 		agentapi.ApplyParams{Strategy: "linear", Node: 0, Total: 5, HWC: &all.Vectors[0], Queues: all.Vectors[1:]})
 	var masks []string
@@ -421,6 +446,23 @@ func TestOccupy(t *testing.T) {
 	}
 	k.stray = true
 	wantCode(t, c, agentapi.MethodOccupy, agentapi.OccupyParams{Address: function, Levels: map[int]int{2: 2}}, agentapi.CodeFailed, "was to sit on CPU 2 but is on 3")
+}
+
+// A CPU is full when the next vector comes to another one, which is freed again: what is left is all on it.
+func TestOccupyFully(t *testing.T) {
+	t.Parallel()
+	a, k := newAgent(t)
+	k.room = sureRoom + 7
+	c := dial(t, a)
+	call[agentapi.FunctionInfo](t, c, agentapi.MethodOpenFunction, agentapi.OpenFunctionParams{Address: function})
+	r := call[agentapi.OccupyResult](t, c, agentapi.MethodOccupy, agentapi.OccupyParams{Address: function, Full: cpulist.List{2}, Levels: map[int]int{3: 4}})
+	if levels(r.After) != "0 1 192 4" || len(r.Added) != 192+4 {
+		t.Errorf("%s, %d added", levels(r.After), len(r.Added))
+	}
+	wantCode(t, c, agentapi.MethodOccupy, agentapi.OccupyParams{Address: function, Full: cpulist.List{2}, Levels: map[int]int{2: 1}}, agentapi.CodeInvalid, "CPU 2 has a level and is to be full")
+	if r = call[agentapi.OccupyResult](t, c, agentapi.MethodOccupy, agentapi.OccupyParams{Address: function, Levels: map[int]int{0: 1}}); levels(r.After) != "1 1 192 4" {
+		t.Errorf("after one was given up the next is not placed: %+v", r)
+	}
 }
 
 func TestReadRegister(t *testing.T) {

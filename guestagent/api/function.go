@@ -19,9 +19,6 @@ import (
 	"irqlab/guestagent/pci"
 )
 
-// maxLevel is the room one CPU's vector space has for devices: 256 less the exceptions' and the system's.
-const maxLevel = 200
-
 const probePoll = 2 * time.Millisecond
 
 // rescan finds the functions that were plugged in. By itself the kernel would too, after the tenth of a second that it gives a link to come up.
@@ -193,10 +190,17 @@ func (a *Agent) enabled(address string, f Function) ([]agentapi.Vector, error) {
 			held = append(held, v)
 		}
 	}
-	if len(held) != f.Enabled() {
-		return nil, fmt.Errorf("function %s: %d vectors were enabled but the kernel shows %d: %+v", address, f.Enabled(), len(held), held)
+	var there []int
+	for k := range f.Enabled() {
+		if !f.GivenUp(k) {
+			there = append(there, k)
+		}
 	}
-	for k, v := range held {
+	if len(held) != len(there) {
+		return nil, fmt.Errorf("function %s: %d vectors were enabled but the kernel shows %d: %+v", address, len(there), len(held), held)
+	}
+	for i, v := range held {
+		k := there[i]
 		if want := fmt.Sprintf("vfio-msix[%d](%s)", k, address); v.Index != k || v.Name != want {
 			return nil, fmt.Errorf("function %s: IRQ %d is index %d, named %q, where %q was expected", address, v.IRQ, v.Index, v.Name, want)
 		}
@@ -257,6 +261,19 @@ func (a *Agent) closeFunction(_ context.Context, p agentapi.CloseFunctionParams)
 	return agentapi.Empty{}, errors.Join(pci.SetReset(a.cfg.Root, p.Address, true), pci.Unbind(a.cfg.Root, p.Address))
 }
 
+// sureRoom is how many device vectors every CPU has room for (198 were seen); only above it need be looked where the newest one went, which takes a while among so many.
+const sureRoom = 185
+
+// elsewhere reports whether the newest vector of a function is on another CPU: the kernel takes another one, whatever the default affinity, when one has no vector left.
+func (a *Agent) elsewhere(address string, f Function, cpu int) (bool, error) {
+	vectors, err := a.enabled(address, f)
+	if err != nil {
+		return false, err
+	}
+	effective, err := irq.Effective(a.cfg.Root, vectors[len(vectors)-1].IRQ)
+	return !slices.Equal(effective, cpulist.New(cpu)), err
+}
+
 // withUnopened calls f for a function that exists and that the agent does not drive itself, while nothing else allocates interrupts.
 func (a *Agent) withUnopened(address string, f func() error) error {
 	a.mu.Lock()
@@ -298,14 +315,24 @@ func (a *Agent) occupy(ctx context.Context, p agentapi.OccupyParams) (agentapi.O
 	}
 	out := agentapi.OccupyResult{Before: before, Added: []agentapi.Vector{}}
 	need := 0
-	for _, c := range slices.Sorted(maps.Keys(p.Levels)) {
-		level := p.Levels[c]
+	levels := maps.Clone(p.Levels)
+	for _, c := range p.Full {
+		if _, twice := levels[c]; twice {
+			return none, fault.New(agentapi.CodeInvalid, "CPU %d has a level and is to be full", c)
+		}
+		if levels == nil {
+			levels = map[int]int{}
+		}
+		levels[c] = agentapi.MaxLevel
+	}
+	for _, c := range slices.Sorted(maps.Keys(levels)) {
+		level := levels[c]
 		have, online := before[c]
 		if !online {
 			return none, fault.New(agentapi.CodeInvalid, "pressure on CPU %d, which is not online: online are %s", c, cpulist.New(slices.Collect(maps.Keys(before))...))
 		}
-		if level < 0 || level > maxLevel {
-			return none, fault.New(agentapi.CodeInvalid, "pressure of %d vectors on CPU %d: must be 0 to %d", level, c, maxLevel)
+		if level < 0 || level > agentapi.MaxLevel {
+			return none, fault.New(agentapi.CodeInvalid, "pressure of %d vectors on CPU %d: must be 0 to %d", level, c, agentapi.MaxLevel)
 		}
 		if have > level {
 			out.Above = append(out.Above, c)
@@ -317,12 +344,13 @@ func (a *Agent) occupy(ctx context.Context, p agentapi.OccupyParams) (agentapi.O
 	}
 	first := f.Enabled()
 	placed := map[int]int{} // index -> CPU it must be on
-	for _, c := range slices.Sorted(maps.Keys(p.Levels)) {
-		n := p.Levels[c] - before[c]
+	for _, c := range slices.Sorted(maps.Keys(levels)) {
+		n := levels[c] - before[c]
 		if n <= 0 {
 			continue
 		}
 		err := irq.WithDefault(a.cfg.Root, cpulist.New(c), func() error {
+			at := f.Enabled()
 			for range n {
 				if err := ctx.Err(); err != nil {
 					return err
@@ -330,6 +358,15 @@ func (a *Agent) occupy(ctx context.Context, p agentapi.OccupyParams) (agentapi.O
 				placed[f.Enabled()] = c
 				if err := f.AddVector(); err != nil {
 					return fmt.Errorf("pressure on CPU %d: %w", c, err)
+				}
+				if !p.Full.Has(c) || before[c]+f.Enabled()-at < sureRoom {
+					continue
+				}
+				over, err := a.elsewhere(p.Address, f, c)
+				if over || err != nil {
+					k := f.Enabled() - 1
+					delete(placed, k)
+					return errors.Join(err, f.GiveUp(k))
 				}
 			}
 			return nil
@@ -342,13 +379,16 @@ func (a *Agent) occupy(ctx context.Context, p agentapi.OccupyParams) (agentapi.O
 	if err != nil {
 		return none, err
 	}
-	for _, v := range vectors[first:] {
+	for _, v := range vectors {
+		if v.Index < first {
+			continue
+		}
 		effective, err := irq.Effective(a.cfg.Root, v.IRQ)
 		if err != nil {
 			return none, err
 		}
 		if want := cpulist.New(placed[v.Index]); !slices.Equal(effective, want) {
-			return none, fmt.Errorf("pressure: vector %d (IRQ %d) was to sit on CPU %s but is on %s", v.Index, v.IRQ, want, effective)
+			return none, fmt.Errorf("pressure: vector %d (IRQ %d) was to sit on CPU %s but is on %s: the CPU may have no room for so many", v.Index, v.IRQ, want, effective)
 		}
 		out.Added = append(out.Added, v)
 	}

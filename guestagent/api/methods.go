@@ -140,7 +140,12 @@ func (a *Agent) apply(_ context.Context, p agentapi.ApplyParams) (agentapi.Apply
 	if err := checkIRQs(len(p.Queues)); err != nil {
 		return agentapi.ApplyResult{}, err
 	}
-	plan, err := strategy.Compute(p.Strategy, topo, p.Node, p.Total, len(p.Queues))
+	var plan strategy.Plan
+	if p.Masks != nil {
+		plan, err = strategy.Given(p.Masks, len(p.Queues))
+	} else {
+		plan, err = strategy.Compute(p.Strategy, topo, p.Node, p.Total, len(p.Queues))
+	}
 	if err != nil {
 		return agentapi.ApplyResult{}, fault.New(agentapi.CodeInvalid, "%w", err)
 	}

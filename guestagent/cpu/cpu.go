@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"irqlab/guestagent/agentapi"
 	"irqlab/guestagent/cpulist"
@@ -63,6 +64,11 @@ func Topology(r kfile.Root) (agentapi.Topology, error) {
 			return t, fmt.Errorf("CPU %d: %w", id, err)
 		}
 		c.Siblings = siblings.And(t.Online)
+		if shared, err := r.CPUs(dir(id), "cache/index3/shared_cpu_list"); err == nil {
+			c.L3 = shared.And(t.Online)
+		} else if !errors.Is(err, fs.ErrNotExist) { // a machine need not have such a cache
+			return t, fmt.Errorf("CPU %d: %w", id, err)
+		}
 		t.CPUs = append(t.CPUs, c)
 	}
 	return t, nil
@@ -176,7 +182,11 @@ func OnlinePresent(r kfile.Root) error {
 		return err
 	}
 	for _, id := range present.Minus(online) {
-		if err := r.Write("1", dir(id), "online"); err != nil {
+		err := r.Write("1", dir(id), "online")
+		if errors.Is(err, syscall.ECANCELED) || errors.Is(err, syscall.EPERM) { // another thread of a core, with nosmt
+			continue
+		}
+		if err != nil {
 			return fmt.Errorf("CPU %d: going online: %w", id, err)
 		}
 	}

@@ -37,6 +37,9 @@ func guest(t *testing.T) kfile.Root {
 		write(d+"topology/core_id", fmt.Sprint(c/2))
 		write(d+"topology/physical_package_id", "0")
 		write(d+"topology/thread_siblings_list", []string{"0-1", "0-1", "2"}[c])
+		if c < 2 {
+			write(d+"cache/index3/shared_cpu_list", "0-1,3")
+		}
 		if c > 0 {
 			write(d+"online", "1")
 		}
@@ -58,6 +61,9 @@ func TestTopology(t *testing.T) {
 		t.Errorf("%+v", topo)
 	}
 	c := topo.CPUs[2]
+	if topo.CPUs[0].L3.String() != "0-1" || c.L3 != nil {
+		t.Errorf("caches: CPU 0 %v, CPU 2, which has none, %v", topo.CPUs[0].L3, c.L3)
+	}
 	if c.ID != 2 || c.Node != 1 || c.Core != 1 || c.Siblings.String() != "2" {
 		t.Errorf("CPU 2: %+v", c)
 	}

@@ -26,6 +26,9 @@ const (
 	LocalSpread = "local-spread"
 	Siblings    = "siblings"
 	Node        = "node"
+	Spread      = "spread"
+	Single      = "single"
+	Masks       = "masks" // that the user gives: Given, which no topology has a part in
 )
 
 // Branches a strategy can take; Plan.Branch is one of them. Every strategy that has only one is its own branch.
@@ -39,6 +42,9 @@ const (
 	BranchSiblings      = "siblings"
 	BranchNode          = "node"
 	BranchNodeNone      = "node, the function has none: all online"
+	BranchSpread        = "spread"
+	BranchSingle        = "single"
+	BranchMasks         = "masks"
 )
 
 // Plan is what a strategy asks for. A nil mask means that the vector is left alone.
@@ -54,7 +60,7 @@ type rule struct {
 	plan       func(*spreader, int) Plan
 }
 
-// rules are in the order of the contract.
+// rules are in the order of the contract, and then those that came later.
 var rules = []rule{
 	{NUMAAware, "sibling groups by NUMA distance (kernels 6.9 to 7.1); the first group is skipped when vectors <= online CPUs",
 		[]string{BranchNUMAAware, BranchNUMAAwareSkip}, (*spreader).numaAware},
@@ -69,6 +75,9 @@ var rules = []rule{
 	{Siblings, "the k-th queue vector to the sibling group of the k-th online CPU; surplus vectors keep the default",
 		[]string{BranchSiblings}, (*spreader).siblingMasks},
 	{Node, "every vector to all CPUs of the device's node; to all online CPUs when it has none", []string{BranchNode, BranchNodeNone}, (*spreader).nodeMasks},
+	{Spread, "systemd's IRQAffinityPolicy=spread: one CPU per vector, the first thread of each core, L3 domains in turn and far apart; then from the start",
+		[]string{BranchSpread}, (*spreader).spreadPolicy},
+	{Single, "systemd's IRQAffinityPolicy=single: every vector to the first CPU", []string{BranchSingle}, (*spreader).single},
 }
 
 // Names lists the strategies in the contract's order.
@@ -125,19 +134,35 @@ func Compute(name string, topo agentapi.Topology, node, total, queues int) (Plan
 	return r.plan(newSpreader(topo, node, total), queues), nil
 }
 
+// Given is the plan of masks that the user gives, the first for the first queue vector. The HWC is left alone. There may be fewer queue vectors than masks: a kernel that
+// refuses a vector leaves the ones before it.
+func Given(masks []cpulist.List, queues int) (Plan, error) {
+	if queues > len(masks) {
+		return Plan{}, fmt.Errorf("strategy %s: %d masks for %d queue vectors", Masks, len(masks), queues)
+	}
+	for i, m := range masks {
+		if len(m) == 0 {
+			return Plan{}, fmt.Errorf("strategy %s: mask %d names no CPU", Masks, i)
+		}
+	}
+	return Plan{Branch: BranchMasks, Queues: slices.Clone(masks[:queues])}, nil
+}
+
 // spreader is a topology prepared for one function.
 type spreader struct {
 	online   cpulist.List
 	siblings map[int]cpulist.List
+	cpus     map[int]agentapi.CPU
 	nodes    []agentapi.Node
 	node     int
 	total    int
 }
 
 func newSpreader(topo agentapi.Topology, node, total int) *spreader {
-	s := &spreader{online: topo.Online, siblings: make(map[int]cpulist.List, len(topo.CPUs)), node: node, total: total}
+	s := &spreader{online: topo.Online, siblings: make(map[int]cpulist.List, len(topo.CPUs)), cpus: make(map[int]agentapi.CPU, len(topo.CPUs)), node: node, total: total}
 	for _, c := range topo.CPUs {
 		s.siblings[c.ID] = c.Siblings.And(s.online)
+		s.cpus[c.ID] = c
 	}
 	s.nodes = slices.Clone(topo.Nodes)
 	slices.SortFunc(s.nodes, func(a, b agentapi.Node) int { return a.ID - b.ID })

@@ -37,6 +37,34 @@ func machine(cpus, threads, nodes int, offline string) agentapi.Topology {
 	return t
 }
 
+// caches is a machine whose CPUs share a cache by so many.
+func caches(cpus, threads, shared int) agentapi.Topology {
+	t := machine(cpus, threads, 1, "")
+	for i := range t.CPUs {
+		first := i / shared * shared
+		t.CPUs[i].L3 = cpulist.Range(first, min(first+shared, cpus)-1)
+	}
+	return t
+}
+
+// packages is a machine of packages of so many CPUs, whose kernel tells of no cache.
+func packages(cpus, each int) agentapi.Topology {
+	t := machine(cpus, 1, 1, "")
+	for i := range t.CPUs {
+		t.CPUs[i].Package = i / each
+	}
+	return t
+}
+
+// backwards is a machine whose last CPU is its first core.
+func backwards(cpus int) agentapi.Topology {
+	t := machine(cpus, 1, 1, "")
+	for i := range t.CPUs {
+		t.CPUs[i].Core = cpus - 1 - i
+	}
+	return t
+}
+
 func show(p Plan) string {
 	q := make([]string, len(p.Queues))
 	for i, m := range p.Queues {
@@ -113,6 +141,19 @@ func TestCompute(t *testing.T) {
 		{"topology without nodes", NUMAAware, nodeless, NoNode, 5, BranchNUMAAware, "0-1; 0-1 2-3 0-1 2-3"},
 		{"topology without nodes, device with one", NUMAAware, nodeless, 0, 5, BranchNUMAAware, ".; . . . ."},
 		{"unknown siblings", NUMAAware, agentapi.Topology{Online: cpulist.Range(0, 1)}, NoNode, 3, BranchNUMAAware, "0; 0 1"},
+
+		// systemd's policies. Two sockets of eight cores, then cache domains within a package; threads of a core are neighbours.
+		{"single", Single, lowVCPU, 0, 4, BranchSingle, "0; 0 0 0"},
+		{"spread, one domain: first threads only, again and again", Spread, lowVCPU, 0, 6, BranchSpread, "0; 2 0 2 0 2"},
+		{"spread, eight cores", Spread, machine(8, 1, 1, ""), 0, 10, BranchSpread, "0; 4 2 6 1 5 3 7 0 4"},
+		{"spread, five cores", Spread, machine(5, 1, 1, ""), 0, 6, BranchSpread, "0; 3 2 4 1 0"},
+		{"spread, two domains in turn", Spread, caches(8, 1, 4), 1, 9, BranchSpread, "0; 4 2 6 1 5 3 7 0"},
+		{"spread, four domains of two: domains far apart first", Spread, caches(8, 1, 2), 1, 9, BranchSpread, "0; 4 2 6 1 5 3 7 0"},
+		{"spread, two domains of four threads", Spread, caches(8, 2, 4), 0, 6, BranchSpread, "0; 4 2 6 0 4"},
+		{"spread, uneven domains: the larger one goes on alone", Spread, caches(5, 1, 3), 0, 7, BranchSpread, "0; 3 2 4 1 0 3"},
+		{"spread, no cache told: packages", Spread, packages(8, 4), 0, 5, BranchSpread, "0; 4 2 6 1"},
+		{"spread, a first thread offline: the other is the first", Spread, machine(4, 2, 1, "2"), 0, 3, BranchSpread, "0; 3 0"},
+		{"spread, cores numbered the other way", Spread, backwards(4), 0, 5, BranchSpread, "3; 1 2 0 3"},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
 			p, err := Compute(tc.strategy, tc.topo, tc.node, tc.total, tc.total-1)
@@ -192,7 +233,7 @@ func TestComputeErrors(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	want := "numa-aware linear mana-7.2 unset all-online local-spread siblings node"
+	want := "numa-aware linear mana-7.2 unset all-online local-spread siblings node spread single"
 	if got := strings.Join(Names(), " "); got != want {
 		t.Errorf("Names() = %s, want the contract's %s", got, want)
 	}
@@ -260,4 +301,30 @@ func ExampleCompute() {
 	// Output:
 	// numa-aware, first group skipped
 	// 0-1 [2-3 0-1 2-3]
+}
+
+// Masks of the user's own go to the queue vectors in order, and to those alone.
+func TestGiven(t *testing.T) {
+	masks := []cpulist.List{{0}, {1, 5}, {2, 3}}
+	for _, tc := range []struct {
+		masks     []cpulist.List
+		queues    int
+		want, err string
+	}{
+		{masks, 3, ".; 0 1,5 2-3", ""},
+		{masks, 2, ".; 0 1,5", ""}, // the kernel refused the third vector
+		{masks, 0, ".; ", ""},      // the HWC's turn
+		{masks, 4, "", "3 masks for 4 queue vectors"},
+		{[]cpulist.List{{0}, {}}, 2, "", "mask 1 names no CPU"},
+	} {
+		p, err := Given(tc.masks, tc.queues)
+		switch {
+		case tc.err != "":
+			if err == nil || !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%v for %d: error %v, want one with %q", tc.masks, tc.queues, err, tc.err)
+			}
+		case err != nil || show(p) != tc.want || p.Branch != BranchMasks:
+			t.Errorf("%v for %d: %s, %v; want %s", tc.masks, tc.queues, show(p), err, tc.want)
+		}
+	}
 }

@@ -192,6 +192,23 @@ func (f *Function) AddVector() (err error) {
 	return nil
 }
 
+// GiveUp frees the interrupt of an enabled vector.
+func (f *Function) GiveUp(k int) error {
+	if k < 0 || k >= len(f.events) || f.events[k] < 0 {
+		return fault.New(agentapi.CodeInvalid, "function %s has no vector %d enabled", f.address, k)
+	}
+	set := setIRQs{argsz: setIRQsHeader + 4, flags: setDataEventFD | setTrigger, index: irqMSIX, start: uint32(k), count: 1, eventfd: -1}
+	if _, err := ioctlPtr(f.device, deviceSetIRQs, unsafe.Pointer(&set)); err != nil {
+		return fmt.Errorf("function %s: giving up vector %d: %w", f.address, k, err)
+	}
+	unix.Close(f.events[k])
+	f.events[k] = -1
+	return nil
+}
+
+// GivenUp reports whether a vector's interrupt was freed.
+func (f *Function) GivenUp(k int) bool { return f.events[k] < 0 }
+
 // ReadRegister reads size bytes of BAR 0, 1, 2, 4 or 8 at a multiple of that. The access goes all the way to the device.
 func (f *Function) ReadRegister(offset uint64, size int) (uint64, error) {
 	if f.bar0.argsz == 0 {

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 
@@ -95,7 +96,7 @@ func (b *bench) bare(ctx context.Context, cmdline string, options ...string) (fl
 	args := append(b.qemu.Command[1:len(b.qemu.Command):len(b.qemu.Command)],
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-machine", "q35", "-accel", string(b.accel),
 		"-smp", fmt.Sprintf("cpus=%d,sockets=%d,cores=%d,threads=%d", s.CPUs(), s.Sockets, s.Cores, s.Threads), "-m", fmt.Sprintf("%dM", s.MemoryMiB),
-		"-serial", "stdio", "-kernel", b.kernel.Image, "-initrd", initramfs, "-append", cmdline)
+		"-serial", "stdio", "-kernel", b.kernel.Image, "-initrd", initramfs, "-append", strings.Join(append([]string{cmdline}, b.Cmdline...), " "))
 	args = append(args, options...)
 	cmd := exec.CommandContext(ctx, b.qemu.Command[0], args...)
 	cmd.Env = append(os.Environ(), b.qemu.Env...)

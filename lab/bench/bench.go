@@ -29,6 +29,7 @@ type Options struct {
 	Cache    *images.Cache
 	Command  []string // the irqlab command, as a user starts it: whole runs are measured from outside
 	Kernel   string   // SPEC; "": lab.DefaultKernel
+	Cmdline  []string // added to the command line of every guest, the bare one's too
 	QEMU     string   // path; "": found or fetched
 	Accel    string   // lab.AccelAuto, …
 	Rounds   int      // how often each thing is measured; 0: DefaultRounds

@@ -73,6 +73,9 @@ func (b *bench) irqlab(ctx context.Context, scenario string, flags ...string) (f
 	if err := os.WriteFile(file, []byte(scenario), 0o600); err != nil {
 		return 0, rep, err
 	}
+	if len(b.Cmdline) > 0 {
+		flags = append(slices.Clip(flags), "--cmdline", strings.Join(b.Cmdline, " "))
+	}
 	took, out, err := b.command(ctx, append([]string{"run", file, "--format", "json", "--start", lab.StartWarm, "--kernel", b.Kernel}, flags...)...)
 	if err == nil {
 		err = json.Unmarshal(out, &rep)
@@ -102,7 +105,7 @@ func (b *bench) command(ctx context.Context, args ...string) (float64, []byte, e
 }
 
 func (b *bench) config(start string) lab.Config {
-	return lab.Config{Cache: b.Cache, Kernel: b.Kernel, QEMU: b.Options.QEMU, Accel: string(b.accel), Start: start}
+	return lab.Config{Cache: b.Cache, Kernel: b.Kernel, QEMU: b.Options.QEMU, Accel: string(b.accel), Start: start, Cmdline: b.Cmdline}
 }
 
 // started starts a VM and returns the seconds until its agent answered.
@@ -156,7 +159,7 @@ func takeSnapshot(name, shapeText string) func(context.Context, *bench, int) (ma
 		if cfg.Shape, err = shape.ParseShape(shapeText); err != nil {
 			return nil, err
 		}
-		cfg.Cmdline = []string{b.tag}
+		cfg.Cmdline = append(slices.Clip(b.Cmdline), b.tag)
 		key, _, err := lab.Machine(ctx, cfg)
 		if err != nil {
 			return nil, err

@@ -15,13 +15,14 @@ import (
 	"irqlab/lab/bench"
 	"irqlab/lab/layout"
 	"irqlab/lab/report"
+	"irqlab/scenarios"
 	"irqlab/scenarios/nearest"
 )
 
 func newBench(s Streams) *cobra.Command {
 	var o bench.Options
 	mf := machineFlags{start: lab.StartAuto}
-	var format string
+	var format, cmdline string
 	cmd := &cobra.Command{
 		Use:   "bench [MEASURE…]",
 		Short: "Measure boots, forks and whole runs on this machine, beside a bare QEMU boot",
@@ -46,6 +47,10 @@ A warm run's snapshot is made before anything is timed. Leave the machine alone 
 			if o.Rounds < 1 {
 				return usageError(fmt.Errorf("--rounds: %d is out of range; allowed: 1 or more", o.Rounds))
 			}
+			words, err := scenarios.ParseCmdline(cmdline)
+			if err != nil {
+				return usageError(fmt.Errorf("--cmdline: %w", err))
+			}
 			cache, err := openCache(s)
 			if err != nil {
 				return err
@@ -55,7 +60,7 @@ A warm run's snapshot is made before anything is timed. Leave the machine alone 
 				return &exitError{ExitError, err}
 			}
 			p := newProgress(s.Err)
-			o.Cache, o.Command, o.QEMU, o.Accel, o.Only, o.Progress = cache, []string{exe}, mf.qemu, mf.accel, args, p.report
+			o.Cache, o.Command, o.QEMU, o.Accel, o.Only, o.Cmdline, o.Progress = cache, []string{exe}, mf.qemu, mf.accel, args, words, p.report
 			rep, err := bench.Run(cmd.Context(), o)
 			p.close()
 			var unknown *bench.UnknownError
@@ -79,6 +84,7 @@ A warm run's snapshot is made before anything is timed. Leave the machine alone 
 		},
 	}
 	cmd.Flags().StringVar(&o.Kernel, "kernel", "", "kernel `SPEC`, as for run")
+	cmd.Flags().StringVar(&cmdline, "cmdline", "", "words (`WORDS`) added to every guest kernel's command line, the bare one's too")
 	cmd.Flags().IntVar(&o.Rounds, "rounds", bench.DefaultRounds, "how often each thing is measured (`N`); medians are shown")
 	cmd.Flags().StringVar(&format, "format", "table", "`table` or json")
 	mf.registerQEMU(cmd.Flags())

@@ -17,7 +17,7 @@ import (
 
 // anyMachine has the cases expect, where the flags give them another machine than the scenario's, what holds on any if there is a queue for each CPU.
 func (f *scenarioFlags) anyMachine() {
-	if len(f.shapes)+len(f.deviceNodes)+len(f.offlines) > 0 && len(f.vectors)+len(f.expect) == 0 {
+	if len(f.shapes)+len(f.deviceNodes)+len(f.cmdlines)+len(f.offlines) > 0 && len(f.vectors)+len(f.expect) == 0 {
 		f.expect = []string{"clustered=false"}
 	}
 }

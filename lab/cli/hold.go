@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"text/tabwriter"
 	"time"
@@ -179,22 +180,29 @@ func (h *holdSession) do(ctx context.Context, step scenarios.Step, toTheEnd bool
 	go func() { done <- h.carryOut(ctx, step) }()
 	var enough <-chan time.Time
 	_, script := h.lines.(*piped)
-	waits := step.Verb == scenarios.VerbWaitFor || step.Verb == scenarios.VerbSleep
-	if !toTheEnd && !(script && waits) { // a script's next line is meant for what comes after
+	waits := step.Verb == scenarios.VerbWaitFor || step.Verb == scenarios.VerbSleep ||
+		slices.Contains([]string{scenarios.VerbSettle, scenarios.VerbFire, scenarios.VerbObserve}, step.Verb) && len(h.stands()) == 0
+	if !toTheEnd {
 		enough = time.After(stepPatience)
 	}
-	select {
-	case o := <-done:
-		if o.err == nil && !toTheEnd {
-			h.show(step, o.text)
+	for {
+		select {
+		case o := <-done:
+			if o.err == nil && !toTheEnd {
+				h.show(step, o.text)
+			}
+			return o.err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-enough:
+			if script && waits { // its next line is meant for what comes after
+				h.say(step.String() + " is waited for\n")
+				continue
+			}
+			h.say(step.String() + " goes on\n")
+			go h.tell(step, done)
+			return nil
 		}
-		return o.err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-enough:
-		h.say(step.String() + " goes on\n")
-		go h.tell(step, done)
-		return nil
 	}
 }
 
@@ -280,6 +288,9 @@ func plainStep(err error) string {
 	if step.Late && len(step.Holds) > 0 {
 		text += "; the device is held: " + strings.Join(step.Holds, ", ")
 	}
+	if len(step.Ate) > 0 {
+		text += "; dropped by a rule: " + strings.Join(step.Ate, ", ")
+	}
 	return text
 }
 
@@ -289,6 +300,26 @@ func about(word, text string) string {
 		return text
 	}
 	return word + ": " + text
+}
+
+// kernelPoll is how often the prompt looks whether the kernel is in trouble.
+const kernelPoll = 500 * time.Millisecond
+
+// watchKernel tells of each warning, oops and panic that the kernel has logged since the prompt is there, as it comes, until ctx ends.
+func (h *holdSession) watchKernel(ctx context.Context) {
+	told := len(h.se.VM().Console().Scan())
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(kernelPoll):
+		}
+		found := h.se.VM().Console().Scan()
+		for _, f := range found[min(told, len(found)):] {
+			h.say(fmt.Sprintf("the kernel is in trouble (%s): %s; log shows its last lines, and a run of this session as a scenario fails\n", f.Kind, f.Title))
+		}
+		told = len(found)
+	}
 }
 
 // stands lists the holds the device stands at.
@@ -305,6 +336,11 @@ func (h *holdSession) stands() []string {
 // loop takes commands until there are no more.
 func (h *holdSession) loop(ctx context.Context) error {
 	defer h.leaving.Store(true)
+	watched, unwatch := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() { h.watchKernel(watched) })
+	defer watch.Wait()
+	defer unwatch()
 	for {
 		line, err := h.read(ctx, h.prompt())
 		switch {
@@ -571,43 +607,40 @@ func (h *holdSession) save(rest string) error {
 	if len(words) != 1 {
 		return errors.New("give the name of a new file, as in save mine.yaml")
 	}
-	text, err := h.saveAs(words[0], force)
+	leftOut, err := h.saveAs(words[0], force)
 	if err != nil {
 		return err
 	}
-	h.say(text + "\n")
+	text := fmt.Sprintf("%s has what you did; run it again: irqlab run %s\n", words[0], words[0])
+	for _, what := range leftOut {
+		text += "not in it: " + what + "\n"
+	}
+	h.say(text)
 	return nil
 }
 
-// saveAs writes the session so far to a file, and says what is in it.
-func (h *holdSession) saveAs(path string, force bool) (string, error) {
+// saveAs writes the session so far to a file, and says what is not in it.
+func (h *holdSession) saveAs(path string, force bool) (leftOut []string, err error) {
 	ext := filepath.Ext(path)
 	if ext != ".yaml" && ext != ".yml" {
-		return "", fmt.Errorf("%s: irqlab run takes a file for a scenario if its name ends in .yaml", path)
+		return nil, fmt.Errorf("%s: irqlab run takes a file for a scenario if its name ends in .yaml", path)
 	}
 	if _, err := os.Lstat(path); err == nil && !force {
-		return "", fmt.Errorf("%s is there, and was left as it is; %s %s --force writes over it", path, wordSave, path)
+		return nil, fmt.Errorf("%s is there, and was left as it is; %s %s --force writes over it", path, wordSave, path)
 	}
 	file, leftOut, err := h.se.Scenario(scenarios.NameFor(strings.TrimSuffix(filepath.Base(path), ext)), h.remarks...)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	if err := replaceFile(path, func(w io.Writer) error { _, err := w.Write(file); return err }); err != nil {
-		return "", err
-	}
-	text := fmt.Sprintf("%s has what you did; run it again: irqlab run %s", path, path)
-	for _, what := range leftOut {
-		text += "\nnot in it: " + what
-	}
-	return text, nil
+	return leftOut, replaceFile(path, func(w io.Writer) error { _, err := w.Write(file); return err })
 }
 
-// keep leaves the session in a directory as a scenario, while there is still a session.
-func (h *holdSession) keep(out string) error {
-	if _, err := h.saveAs(filepath.Join(out, sessionFile), true); err != nil {
-		return fmt.Errorf("--out: %w", err)
+// keep leaves the session in a directory as a scenario, while there is still a session, and says what is not in it.
+func (h *holdSession) keep(out string) (leftOut []string, err error) {
+	if leftOut, err = h.saveAs(filepath.Join(out, sessionFile), true); err != nil {
+		err = fmt.Errorf("--out: %w", err)
 	}
-	return nil
+	return leftOut, err
 }
 
 // What a session leaves in --out beside its console, trace and timeline.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"irqlab/lab/layout"
+	"irqlab/lab/runner"
 	"irqlab/scenarios"
 	"irqlab/scenarios/result"
 )
@@ -32,7 +34,7 @@ func TestShellHold(t *testing.T) {
 	saved := filepath.Join(t.TempDir(), "early.yaml")
 	first := "offline 3\nunplug 0\nstatus\n"
 	commands := strings.Join([]string{
-		"save " + saved, "save " + saved, "wait-for held=no-such", "release", "release", "wait-for link=there", "up", "settle", "vectors",
+		"save " + saved, "save " + saved, "wait-for held=no-such", "release", "release", "wait-for link=there", "up", "wait-for step=response:CONFIG_VPORT_RX within=2s", "settle", "vectors",
 		"offline 2-3", "offline 3", "online 2", "fire vectors=1 rounds=2", "vectors", "log", "bogus", "ofline 3", "help offline", "help",
 		"hold request:CONFIG_VPORT_RX as=x", "down", "wait-for held=x", "quit", "not reached",
 	}, "\n")
@@ -59,6 +61,7 @@ func TestShellHold(t *testing.T) {
 		"release: the device is held at nothing",
 		"it has come, after",
 		"eth0 is up with 4 channels",
+		"it has come, after 0.0 s", // since the step before began
 		"5 vectors: HWC on CPU ",
 		"reading-1, CPUs 0-3 online",
 		"CPUs 2-3 offline; online: 0-1",
@@ -139,6 +142,41 @@ func TestShellHold(t *testing.T) {
 	}
 }
 
+// Lines that come at once, while the driver still sets up again after a reset, are about what is there then; so is the session when it is run again. What the kernel reports meanwhile is told.
+func TestShellAfterReset(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots a virtual machine")
+	}
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	var out, errs bytes.Buffer
+	dir := filepath.Join(t.TempDir(), "session")
+	in := io.MultiReader(&reading{strings.NewReader("offline 3\nrelease\nsettle\nstatus\n"), nil, func() {
+		_, after, _ := strings.Cut(out.String(), "\nVM ")
+		name, _, _ := strings.Cut(strings.TrimSpace(after), ",")
+		var told bytes.Buffer
+		if status := Run(ctx, []string{"ssh", name, "echo '<2>BUG: made by a test' >/dev/kmsg"}, Streams{In: strings.NewReader(""), Out: &told, Err: &told}); status != 0 {
+			t.Errorf("ssh %s: status %d: %s", name, status, &told)
+		}
+	}}, strings.NewReader("sleep 1s\nwait-for link=gone within=100ms\n"))
+	status := Run(ctx, []string{"shell", "--during", "reset-service", "--hold", "request:QUERY_DEV_CONFIG", "--out", dir}, Streams{In: in, Out: &out, Err: &errs})
+	told := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{"5 vectors: HWC on CPU ", "the kernel is in trouble (BUG): BUG: made by a test"} {
+		if status != 0 || !strings.Contains(told, want) {
+			t.Fatalf("status %d, no %q in\n%s%s", status, want, &out, &errs)
+		}
+	}
+	if !strings.Contains(strings.Join(strings.Fields(errs.String()), " "), "not in session.yaml: wait for link gone: left out: the driver's link is up") {
+		t.Errorf("what is left out is not told: %s", &errs)
+	}
+	var results, quiet bytes.Buffer
+	status = Run(ctx, []string{"run", filepath.Join(dir, "session.yaml"), "--expect", "log=any", "--format", "json"}, Streams{In: strings.NewReader(""), Out: &results, Err: &quiet})
+	if status != ExitPass {
+		t.Errorf("run again: status %d\n%s%s", status, &results, &quiet)
+	}
+}
+
 // sshBeside reaches a VM that a shell leads or sits in, whatever standard input is, while another ssh is there, too, and gets the command's own status.
 func sshBeside(ctx context.Context, t *testing.T, name string) {
 	null, err := os.Open(os.DevNull)
@@ -214,5 +252,13 @@ func TestPipedLines(t *testing.T) {
 	}
 	if line, err := l.read(""); err == nil || !strings.Contains(err.Error(), "a line of more than 65536 bytes is no step") {
 		t.Errorf("%.20q, %v", line, err)
+	}
+}
+
+// What a person is told of a step has not the step's place, and names the rules that had a part in its failure.
+func TestPlainStep(t *testing.T) {
+	err := &runner.StepError{Err: errors.New("not handled"), Late: true, Holds: []string{"x (hold at vector:1)"}, Ate: []string{"y (drop at vector:2), 3 so far"}}
+	if got, want := plainStep(err), "not handled; the device is held: x (hold at vector:1); dropped by a rule: y (drop at vector:2), 3 so far"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -97,6 +97,7 @@ func listStrategies(w io.Writer) error {
 	for _, name := range strategy.Names() {
 		t.Rows = append(t.Rows, []string{name, strategy.Describe(name)})
 	}
+	t.Rows = append(t.Rows, []string{scenarios.MasksForm, "the masks given, a CPU list for each queue vector; in a file strategy: {masks: [CPUS, CPUS, …]}"})
 	show(w, t)
 	return nil
 }

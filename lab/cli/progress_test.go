@@ -115,7 +115,7 @@ func TestInterruptedRun(t *testing.T) {
 		if err := json.Unmarshal(text, &rep); err != nil {
 			t.Fatalf("%s: %v", where, err)
 		}
-		if len(rep.Cases) != 1 || rep.Cases[0].Name != "linear" || rep.NotRun != 1 {
+		if len(rep.Cases) != 1 || rep.Cases[0].Name != "linear" || rep.NotRun != 1 || len(rep.Pending) != 1 || !strings.Contains(rep.Pending[0].Command, rep.Pending[0].Name) {
 			t.Errorf("%s: %d cases, %d not run; want linear, and 1 that was not", where, len(rep.Cases), rep.NotRun)
 		}
 	}

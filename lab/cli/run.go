@@ -32,7 +32,7 @@ import (
 
 // scenarioFlags are the flags that override what a scenario says.
 type scenarioFlags struct {
-	kernels, shapes, strategies, drivers, vectors, deviceNodes, irqchips, pressures, offlines []string
+	kernels, shapes, strategies, drivers, vectors, deviceNodes, irqchips, pressures, cmdlines, offlines []string
 
 	modules  []string // in place of the kernel's own
 	packages []string // beside the cases' own
@@ -46,7 +46,8 @@ type scenarioFlags struct {
 
 func (f *scenarioFlags) register(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.kernels, "kernel", nil, "kernel `SPEC`: debian:7.3 (newest complete match), debian:6.18.15, a bzImage or vmlinux, a kernel build tree, .deb files joined by commas, or git:DIR@REV, a commit of a git tree, whose kernel is built with a small configuration (git:DIR@A..B: both ends)")
-	fs.StringArrayVar(&f.strategies, "strategy", nil, "affinity strategy `NAME`, one of "+strings.Join(strategy.Names(), ", ")+"; or "+scenarios.AllStrategies)
+	fs.StringArrayVar(&f.strategies, "strategy", nil, "affinity strategy `NAME`, one of "+strings.Join(strategy.Names(), ", ")+"; or "+scenarios.AllStrategies+
+		"; or masks of your own, "+scenarios.MasksForm+", as in masks:0/1/2-3: one for each queue vector, in order, each a CPU list; or a script of your own, "+scenarios.ScriptForm+", as in script:./set_irq_affinity.sh, run in the guest once the vectors are there (its argument is the driver's link unless you give others)")
 	fs.StringArrayVar(&f.drivers, "driver", nil, "who drives the function: `vfio` (the guest agent) or mana (the kernel's driver)")
 	fs.StringArrayVar(&f.modules, "module", nil, "module to put in place of the kernel's own (`NAME=FILE`, mana=drivers/…/mana.ko), built for that kernel. It is sent to the "+
 		"running guest and costs no boot; may be repeated, once for each name")
@@ -60,8 +61,9 @@ func (f *scenarioFlags) registerMachine(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.vectors, "vectors", nil, "MSI-X vectors of the function, HWC included (`N`), or online, online+N, online-N: relative to the online CPUs")
 	fs.StringArrayVar(&f.deviceNodes, "device-node", nil, "NUMA node of the function (`N`), or none")
 	fs.StringArrayVar(&f.irqchips, "irqchip", nil, "`msi`, or remapped (interrupt remapping: affinity changes take effect at once)")
-	fs.StringArrayVar(&f.pressures, "pressure", nil, "other devices' interrupts (`SPEC`): nvme:queues=4, virtio-blk:queues=2,node=1, vectors:before=queues,cpu0=12,cpu1-3=8, or none. Several are one profile; "+
+	fs.StringArrayVar(&f.pressures, "pressure", nil, "other devices' interrupts (`SPEC`): nvme:queues=4, virtio-blk:queues=2,node=1, vectors:before=queues,cpu0=12,cpu1-3=8 (cpu1=full: no vector of it is left), or none. Several are one profile; "+
 		"NAME=SPEC makes an alternative of each name: --pressure quiet=none --pressure busy=nvme:queues=4")
+	fs.StringArrayVar(&f.cmdlines, "cmdline", nil, "words (`WORDS`) added to the guest kernel's command line, e.g. nosmt, or 'isolcpus=managed_irq,domain,2-3 irqaffinity=0-1'; none for none")
 	fs.StringArrayVar(&f.offlines, "offline", nil, "CPUs (`LIST`, e.g. 2-3) taken offline before the vectors are spread; \"\" for none")
 }
 
@@ -76,7 +78,7 @@ func (f *scenarioFlags) command(scenario, name string) string {
 		name   string
 		values []string
 	}{{"kernel", kernels}, {"shape", f.shapes}, {"strategy", f.strategies}, {"driver", f.drivers}, {"vectors", f.vectors}, {"device-node", f.deviceNodes}, {"irqchip", f.irqchips},
-		{"pressure", f.pressures}, {"offline", f.offlines}, {"module", f.modules}, {"package", f.packages}, {"expect", f.expect}} {
+		{"pressure", f.pressures}, {"cmdline", f.cmdlines}, {"offline", f.offlines}, {"module", f.modules}, {"package", f.packages}, {"expect", f.expect}} {
 		for _, v := range flag.values {
 			words = append(words, "--"+flag.name, v)
 		}
@@ -110,6 +112,9 @@ func (f *scenarioFlags) overrides() (o scenarios.Overrides, err error) {
 	}
 	if o.Pressures, err = scenarios.ParseProfiles(f.pressures); err != nil {
 		return o, fmt.Errorf("--pressure: %w", err)
+	}
+	if o.Cmdlines, err = parseAll("cmdline", f.cmdlines, scenarios.ParseCmdline); err != nil {
+		return o, err
 	}
 	o.Offlines, err = parseAll("offline", f.offlines, cpulist.Parse)
 	return o, err
@@ -346,7 +351,7 @@ not tell (and if both happen); 130 interrupted. With --bisect it is what git bis
   git bisect run sh -c 'make olddefconfig || exit 125
     irqlab run spread --kernel . --build --bisect'
   irqlab run my.yaml --shape sockets=2,cores=4,threads=2,nodes=2,memory=1G --device-node 1
-  irqlab run alternatives --pressure none --kernel debian:6.18 --kernel debian:7.3 --shape cores=2 --shape cores=8   # 8 strategies x 2 kernels x 2 shapes`,
+  irqlab run alternatives --pressure none --kernel debian:6.18 --kernel debian:7.3 --shape cores=2 --shape cores=8   # 10 strategies x 2 kernels x 2 shapes`,
 		ValidArgs: slices.Concat(scenarios.Shipped(), []string{scenarios.FaultsName}, scenarios.Faults()),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := rf.validate(); err != nil {
@@ -454,7 +459,7 @@ func sayHowMany(s Streams, cases []scenarios.Case) {
 	boots := map[string]bool{}
 	for i := range cases {
 		c := &cases[i]
-		boots[fmt.Sprint(c.Kernel, c.Shape, c.Irqchip, c.Packages, c.Pressure.Neighbours())] = true
+		boots[fmt.Sprint(c.Kernel, c.Shape, c.Irqchip, c.Cmdline, c.Packages, c.Pressure.Neighbours())] = true
 	}
 	s.say("%d cases on %s; how much time is left is told when some have ended", len(cases), report.Plural(len(boots), "machine", "different machines"))
 }
@@ -542,12 +547,16 @@ func (f *scenarioFlags) plan(ctx context.Context, names []string, s Streams) ([]
 			s.say("%s: %s", foreign.Line(sc.Name), foreign.Line(n))
 		}
 		for i := range more {
+			more[i].Dir = filepath.Dir(name)
 			more[i].Command = f.command(name, more[i].Name)
 		}
 		cases = append(cases, more...)
 	}
 	if cases, err = scenarios.Select(cases, f.cases); err != nil {
 		return nil, usageError(fmt.Errorf("--case: %w", err))
+	}
+	if err := runner.CheckPrograms(cases); err != nil {
+		return nil, usageError(err)
 	}
 	if err := replaceModules(cases, f.modules); err != nil {
 		return nil, usageError(err)

@@ -42,7 +42,7 @@ lets you take CPUs offline, unplug them, look around and release the device; hel
 leaves that, the timeline as a file and as a page, and the console. Lines may be piped in, one step each: they are shown before their answers, and the status tells only that the
 prompt came to its end (irqlab help exit-status).`,
 		Example: "  irqlab shell\n  irqlab shell device-node --device-node 1 --kernel debian:6.18\n  irqlab shell --hold request:QUERY_DEV_CONFIG --during reset-service\n" +
-			"  irqlab shell --hold request:DESTROY_WQ_OBJ --during set-channels=2 --out session",
+			"  irqlab shell --hold request:DESTROY_WQ_OBJ --during set-channels=2 --out held",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := mf.validate(); err != nil {
@@ -166,7 +166,7 @@ func (h *holdSession) run(ctx context.Context, c *scenarios.Case, o runner.Optio
 	if out == "" {
 		return closing(se, err)
 	}
-	kept := h.keep(out)
+	leftOut, kept := h.keep(out)
 	if err = closing(se, err); exitStatus(err) == ExitError {
 		return err
 	}
@@ -174,7 +174,11 @@ func (h *holdSession) run(ctx context.Context, c *scenarios.Case, o runner.Optio
 	if kept = errors.Join(kept, perr); kept != nil {
 		return &exitError{ExitError, errors.Join(err, kept)}
 	}
-	fmt.Fprint(h.s.Err, layout.Hang(fmt.Sprintf("irqlab: %s holds %s", foreign.Line(out), strings.Join(names, ", ")), h.lines.width()))
+	text := fmt.Sprintf("irqlab: %s holds %s\n", foreign.Line(out), strings.Join(names, ", "))
+	for _, what := range leftOut {
+		text += fmt.Sprintf("irqlab: not in %s: %s\n", sessionFile, foreign.Line(what))
+	}
+	fmt.Fprint(h.s.Err, layout.Hang(text, h.lines.width()))
 	return err
 }
 

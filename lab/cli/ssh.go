@@ -27,7 +27,7 @@ func newSSH(s Streams) *cobra.Command {
 API without VM.Share has one seat: while an ssh or a proxy has it, others wait for it, ` + fmt.Sprint(handshake) + ` at most.
 Without a COMMAND it gives a terminal. A -- may stand before the COMMAND. A VM that is still booting is waited for. The exit status is the command's own; 125 when the guest cannot be reached.`,
 		Example: "  irqlab ssh low-vcpu-numa-aware cat /proc/interrupts",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    namesVM(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, err := dial(cmd.Context(), s, args[0])
 			if err != nil {
@@ -45,6 +45,23 @@ Without a COMMAND it gives a terminal. A -- may stand before the COMMAND. A VM t
 	return cmd
 }
 
+// namesVM says which VMs run where none is named.
+func namesVM(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return check(cmd, args)
+		}
+		var names []string
+		for _, r := range qemu.List() {
+			names = append(names, r.Name)
+		}
+		if len(names) == 0 {
+			return errors.New("no VM is named, and none is running (irqlab shell starts one)")
+		}
+		return fmt.Errorf("no VM is named; running: %s", strings.Join(names, ", "))
+	}
+}
+
 func newProxy(s Streams) *cobra.Command {
 	var show bool
 	cmd := &cobra.Command{
@@ -55,7 +72,7 @@ func newProxy(s Streams) *cobra.Command {
   ssh -o ProxyCommand='irqlab proxy %h' -o IdentityFile=KEY root@low-vcpu-numa-aware
 
 ` + "`irqlab proxy --show NAME`" + ` prints the key and the host key to use.`,
-		Args: cobra.ExactArgs(1),
+		Args: namesVM(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			access, err := reach(cmd.Context(), s, args[0])
 			if err != nil {

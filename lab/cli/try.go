@@ -230,7 +230,7 @@ func (t *trying) plan(ctx context.Context, touched try.Touched) ([]scenarios.Cas
 	f := t.scenarioFlags
 	f.kernels, f.unnamed = []string{t.kernel}, t.whole
 	choice := t.choice
-	machine := len(f.shapes)+len(f.vectors)+len(f.deviceNodes)+len(f.offlines) > 0
+	machine := len(f.shapes)+len(f.vectors)+len(f.deviceNodes)+len(f.cmdlines)+len(f.offlines) > 0
 	if machine && !choice.All && len(choice.Scenarios) == 0 {
 		choice.Scenarios = []string{try.AnyMachine}
 		f.anyMachine()

@@ -189,7 +189,7 @@ func (p *Process) launch(cfg Config) (greeting *pending, err error) {
 	if path == "" {
 		path = filepath.Join(p.run.Path, consoleFile)
 	}
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o666) // the run directory is private anyway
 	if err != nil {
 		return nil, fmt.Errorf("console file: %w", err)
 	}

@@ -15,10 +15,11 @@ import (
 )
 
 const (
-	maxCPUColumns = 16 // with more CPUs, interrupt counts share a column
-	maxListLength = 24 // a longer list of idle or clustered CPUs is counted instead
-	maxPlacement  = 48 // a longer list of queues' CPUs is shortened
-	briefLines    = 4  // of a reason, in a summary
+	maxCPUColumns  = 16 // with more CPUs, interrupt counts share a column
+	maxListLength  = 24 // a longer list of idle or clustered CPUs is counted instead
+	maxPlacement   = 48 // a longer list of queues' CPUs is shortened
+	briefLines     = 4  // of a reason, in a summary
+	maxOutputLines = 20 // of a program's, from its end
 )
 
 // FileColumns is the width of a report that goes into a file: it does not depend on the terminal that it was made in.
@@ -84,8 +85,9 @@ func (p *page) caseInFull(c *result.Case) {
 	if c.Strategy != "" {
 		what += ", strategy " + foreign.Line(c.Strategy)
 	}
+	kind, _, _ := strings.Cut(c.Strategy, ":") // of masks:0/1
 	switch c.Branch {
-	case "", c.Strategy:
+	case "", c.Strategy, kind:
 	case result.BranchUnknown:
 		what += " (its masks are no strategy's)"
 	default:
@@ -96,6 +98,9 @@ func (p *page) caseInFull(c *result.Case) {
 		node = "node " + strconv.Itoa(*c.DeviceNode)
 	}
 	p.linef("  kernel %s, %s, irqchip %s", foreign.Line(cmp.Or(c.Kernel, c.KernelSpec, "unknown")), what, foreign.Line(c.Irqchip))
+	if c.Cmdline != "" {
+		p.bullet("  command line: ", foreign.Line(c.Cmdline))
+	}
 	for _, m := range c.Modules {
 		p.linef("  module %s of %s%s", foreign.Line(m.Name), foreign.Line(m.File), foreign.Line(Hash(m.SHA256)))
 	}
@@ -112,6 +117,7 @@ func (p *page) caseInFull(c *result.Case) {
 	for _, n := range c.Notes {
 		p.bullet("  note: ", n)
 	}
+	p.programOutput("the script", c.Script)
 	p.steps(c)
 	for i := range c.Observations {
 		p.observation(&c.Observations[i], seats(c))
@@ -173,6 +179,7 @@ func (p *page) steps(c *result.Case) {
 	}
 	p.WriteString(t.Render(p.columns))
 	for i := range c.Steps {
+		p.programOutput(fmt.Sprintf("step %s", foreign.Line(c.Steps[i].At)), c.Steps[i].Run)
 		for j := range c.Steps[i].Disks {
 			p.disk(&c.Steps[i], &c.Steps[i].Disks[j])
 		}
@@ -208,10 +215,40 @@ func (p *page) became(s *result.Step) string {
 	for _, n := range s.Counted {
 		words = append(words, fmt.Sprintf("%s: %d", foreign.Line(n.Step), n.N))
 	}
+	if s.Run != nil {
+		words = append(words, ran(s.Run))
+	}
 	if s.Storm != nil {
 		words = append(words, "handled of fired, by vector: "+p.storm(s.Storm))
 	}
 	return strings.Join(words, "; ")
+}
+
+// ran is how a program ended.
+func ran(r *result.Program) string {
+	switch {
+	case r.Late:
+		return "killed: it did not end in time"
+	case r.Signal != "":
+		return "killed by SIG" + foreign.Line(r.Signal)
+	}
+	return fmt.Sprintf("status %d", r.Status)
+}
+
+// programOutput shows what a program wrote, its end if it is much.
+func (p *page) programOutput(what string, r *result.Program) {
+	if r == nil || strings.TrimSpace(r.Output) == "" {
+		return
+	}
+	lines := strings.Split(strings.TrimRight(r.Output, "\n"), "\n")
+	kept := lines[max(0, len(lines)-maxOutputLines):]
+	p.linef("")
+	if len(kept) < len(lines) {
+		p.linef("  %s wrote %d bytes; the last lines (all that is kept is in the JSON):", what, r.Size)
+	} else {
+		p.linef("  %s wrote:", what)
+	}
+	p.WriteString(layout.Quote(foreign.Text(strings.Join(kept, "\n")), p.columns))
 }
 
 // storm counts each vector's interrupts: "0: 5/5, 1: 6/7 (2 own)".

@@ -21,6 +21,7 @@ type ask struct {
 	mask    cpulist.List // nil: nothing was asked
 	refused string       // the kernel's words, if it said no
 	hinted  bool         // the driver's hint says so
+	given   bool         // the case says so, and not the driver
 	left    cpulist.List // CPUs that have left since: the kernel takes them out of the mask, and the mask away if none is left
 }
 
@@ -73,6 +74,7 @@ func (a *asks) learn(r lab.Reading) {
 		k, known := a.of[v.Index]
 		hint := v.State.Hint
 		switch {
+		case known && k.given && k.irq == v.IRQ:
 		case len(hint) > 0 && !(known && k.irq == v.IRQ && k.hinted && slices.Equal(k.mask, hint)):
 			a.put(v.Index, ask{irq: v.IRQ, mask: hint, hinted: true, left: a.left})
 		case len(hint) == 0 && (!known || k.irq != v.IRQ || k.hinted):

@@ -82,6 +82,7 @@ func init() {
 		always[*machine.FieldError](cases),
 		always[*machine.HotplugError](cases),
 		always[*refusedError](cases),
+		always[*scriptError](cases),
 
 		always[*DriverError](guests),
 		always[*lab.LostError](guests),

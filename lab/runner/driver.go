@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,9 +112,11 @@ func (s *stepper) open(ctx context.Context) error {
 	if err != nil {
 		return refusedVector(0, err)
 	}
-	apply := agentapi.ApplyParams{Strategy: s.c.Strategy, Node: fn.Node, Total: s.c.Vectors, HWC: &vectors[0]}
-	if err := s.apply(ctx, apply); err != nil {
-		return err
+	apply := agentapi.ApplyParams{Strategy: s.c.Strategy, Masks: s.c.Masks, Node: fn.Node, Total: s.c.Vectors, HWC: &vectors[0]}
+	if s.c.Script == nil {
+		if err := s.apply(ctx, apply); err != nil {
+			return err
+		}
 	}
 	if _, err := s.fn.Settle(ctx, a, vectors); err != nil && !errors.As(err, new(*lab.UnsettledError)) { // it settles again with the queues'
 		return err
@@ -176,6 +179,9 @@ func (s *stepper) addQueues(ctx context.Context) error {
 	if refused != nil && !errors.As(refused, new(*VectorRefusedError)) {
 		return refused
 	}
+	if s.c.Script != nil {
+		return cmp.Or(s.spreadByScript(ctx), refused)
+	}
 	d.apply.Queues = vectors[1:]
 	if err := s.apply(ctx, d.apply); err != nil {
 		return err
@@ -223,7 +229,14 @@ func (s *stepper) load(ctx context.Context) error {
 		return err
 	}
 	s.stage("loading " + manaModule)
-	inserted, err := s.vm.Agent.LoadModule(ctx, manaModule, "dyndbg=+p")
+	var inserted []string
+	var err error
+	if perr := s.underPressure(ctx, func() error {
+		inserted, err = s.vm.Agent.LoadModule(ctx, manaModule, "dyndbg=+p")
+		return err
+	}); perr != nil {
+		return perr
+	}
 	if err != nil {
 		return s.unloadable(ctx, s.refused(ctx, "the driver did not load", err))
 	}
@@ -276,7 +289,11 @@ func (s *stepper) bind(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.refused(ctx, "the driver did not bind", s.vm.Agent.Bind(ctx, address, manaModule))
+	perr := s.underPressure(ctx, func() error {
+		err = s.vm.Agent.Bind(ctx, address, manaModule)
+		return err
+	})
+	return cmp.Or(perr, s.refused(ctx, "the driver did not bind", err))
 }
 
 // up sets the link up, with a queue on every queue vector.
@@ -319,7 +336,7 @@ func (s *stepper) up(ctx context.Context) error {
 	if !hwc {
 		return s.driverError(ctx, fmt.Sprintf("%s is up, but the driver has no interrupt on the HWC's vector", link.Name), nil)
 	}
-	return nil
+	return s.spreadByScript(ctx)
 }
 
 // setChannels changes the number of the link's channels.
@@ -340,6 +357,7 @@ func (s *stepper) down(ctx context.Context) error {
 		return err
 	}
 	s.stage("taking " + link.Name + " down")
+	s.leaveResets()
 	down := false
 	_, err = s.vm.Agent.SetLink(ctx, agentapi.SetLinkParams{Name: link.Name, Up: &down})
 	return s.refused(ctx, "the driver did not take "+link.Name+" down", err)
@@ -373,6 +391,7 @@ func (s *stepper) unbind(ctx context.Context) error {
 
 // depart has the driver leave, and waits for the device to see what it did last.
 func (s *stepper) depart(ctx context.Context, what string, leave func() error) error {
+	s.leaveResets()
 	if err := s.audit(); err != nil {
 		return err
 	}

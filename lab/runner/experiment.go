@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,10 +27,9 @@ import (
 )
 
 const (
-	pressureSlot = "pressure"
-	hotPlug      = 10 * time.Second // for a plugged function to appear in the guest
-	diagnosis    = 20 * time.Second // for what a hung guest still tells
-	explanation  = 45 * time.Second // for that, and for finding out that its agent is mute
+	hotPlug     = 10 * time.Second // for a plugged function to appear in the guest
+	diagnosis   = 20 * time.Second // for what a hung guest still tells
+	explanation = 45 * time.Second // for that, and for finding out that its agent is mute
 )
 
 // experiment is one case on its way to a result.
@@ -44,7 +44,7 @@ type experiment struct {
 	fn      *lab.Function
 	trace   *trace.Recorder // of the function, from the case's begin
 	guest   guestClock
-	inject  *inject.Controller // of a case with steps; nil: the device is never in the way
+	inject  *inject.Controller // of a case with steps, or a driver to be kept waiting; nil: the device is never in the way
 	left    []string           // what the driver left behind, one sentence each
 	replugs int                // for so many CPUs plugged in again there must be room, whatever the steps
 
@@ -60,7 +60,7 @@ type experiment struct {
 func newResult(c *scenarios.Case) result.Case {
 	r := result.Case{
 		Scenario: c.Scenario, Name: c.Name, Command: c.Command, Notes: c.Notes,
-		KernelSpec: c.Kernel, Driver: c.Driver, Strategy: c.Strategy, Irqchip: c.Irqchip, Shape: c.Shape,
+		KernelSpec: c.Kernel, Driver: c.Driver, Strategy: c.Strategy, Irqchip: c.Irqchip, Cmdline: c.Cmdline.String(), Shape: c.Shape,
 		Vectors: c.Vectors, Pressure: c.Pressure.Strings(), Start: lab.StartCold,
 	}
 	if c.DeviceNode != scenarios.NoNode {
@@ -86,7 +86,7 @@ func runCase(ctx context.Context, c *scenarios.Case, o Options, started func()) 
 	if o.Out != "" {
 		e.trace = trace.New(keptEvents)
 	}
-	if c.Steps != nil {
+	if c.Steps != nil || c.Driver == scenarios.DriverMana && c.Pressure.Levels(scenarios.BeforeQueues) != nil {
 		e.inject = inject.New()
 	}
 	err := contain(func() error { return e.run(ctx, limit) })
@@ -174,6 +174,9 @@ func (e *experiment) attach(ctx context.Context) error {
 	if spare := info.CPUs.Possible.Minus(info.CPUs.Present); replugs(e.c.Steps) > 0 && len(spare) > 0 {
 		e.out.Notes = append(e.out.Notes, fmt.Sprintf("for CPUs to be plugged in again the machine has room for more, and this kernel counts %s as possible: managed interrupts are spread over them, too", spare.Words()))
 	}
+	if booted := e.c.Booted(); len(e.c.Cmdline) > 0 && !slices.Equal(info.CPUs.Online, booted) {
+		e.out.Notes = append(e.out.Notes, fmt.Sprintf("with this command line the kernel brought up %s, and not %s as the scenario was planned for", info.CPUs.Online.Words(), booted.Words()))
+	}
 	for _, cpu := range e.c.Offline {
 		e.stage(fmt.Sprintf("taking CPU %d offline", cpu))
 		var err error
@@ -225,7 +228,7 @@ func (e *experiment) config() lab.Config {
 		Start:     e.opts.Start,
 		QEMU:      e.opts.QEMU,
 		Cache:     e.opts.Cache,
-		Cmdline:   e.opts.Cmdline,
+		Cmdline:   slices.Concat(e.opts.Cmdline, e.c.Cmdline),
 		Keep:      e.opts.Keep,
 		Replugs:   max(e.replugs, replugs(e.c.Steps)),
 		OneThread: oneThread(e.c),
@@ -288,43 +291,6 @@ var notInName = regexp.MustCompile(`[^a-zA-Z0-9._-]+`)
 func vmName(c *scenarios.Case) string {
 	name := c.Scenario + "-" + notInName.ReplaceAllString(c.Slug(), "_")
 	return strings.TrimRight(name[:min(len(name), qemu.MaxName)], "-_.")
-}
-
-func (e *experiment) hasLevels() bool {
-	return e.c.Pressure.Levels(scenarios.BeforeHWC) != nil || e.c.Pressure.Levels(scenarios.BeforeQueues) != nil
-}
-
-// openPressure opens the function whose vectors are the agent's to place, if the case needs it, and returns what brings the levels of a moment about.
-func (s *stepper) openPressure(ctx context.Context) (press func(ctx context.Context, before string) error, err error) {
-	if !s.hasLevels() {
-		return func(context.Context, string) error { return nil }, nil
-	}
-	open := agentapi.OpenFunctionParams{Vendor: lab.VendorID, Device: lab.PressureID, WaitMS: int(hotPlug.Milliseconds())}
-	fn, err := s.vm.Agent.OpenFunction(ctx, open)
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context, before string) error {
-		levels := s.c.Pressure.Levels(before)
-		if levels == nil {
-			return nil
-		}
-		s.stage("pressure before " + before)
-		r, err := s.vm.Agent.Occupy(ctx, fn.Address, levels)
-		if err == nil && len(r.Above) > 0 {
-			s.note("pressure before %s: %s more vectors than its level already", before, r.Above.Are("had", "had"))
-		}
-		return err
-	}, nil
-}
-
-// mostPressure is the number of vectors the levels could need on CPUs that have none; one at least, since no function has less.
-func (e *experiment) mostPressure() int {
-	sum := 0
-	for cpu := range e.c.Shape.CPUs() {
-		sum += max(e.c.Pressure.Levels(scenarios.BeforeHWC)[cpu], e.c.Pressure.Levels(scenarios.BeforeQueues)[cpu])
-	}
-	return max(1, min(sum, scenarios.MaxVectors))
 }
 
 // rows are a reading's vectors, with what was asked of them.
@@ -424,7 +390,7 @@ func (e *experiment) finish(ctx context.Context, err error) {
 	err = emulatorFault(e.opts.Accel, findings, err)
 	var unmet []string
 	if err == nil {
-		unmet = append(e.c.Expect.Check(e.out), e.left...)
+		unmet = slices.Concat(e.c.Expect.Check(e.out), e.c.CheckScript(e.out), e.left)
 	}
 	doubts := func() []string {
 		for _, file := range e.takes {

@@ -84,7 +84,7 @@ func TestHangAndInterrupt(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("an interrupted run: %v", err)
 	}
-	if len(rep.Cases) != 1 || rep.Cases[0].Outcome != result.Pass || rep.NotRun != 2 {
+	if len(rep.Cases) != 1 || rep.Cases[0].Outcome != result.Pass || rep.NotRun != 2 || len(rep.Pending) != 2 || rep.Pending[1].Name == "" {
 		t.Errorf("%d cases ended and %d did not; want 1, passed, and 2", len(rep.Cases), rep.NotRun)
 	}
 	if len(partial) != 1 || len(partial[0].Cases) != 1 || partial[0].NotRun != 2 {

@@ -246,10 +246,13 @@ func (r *run) sofar() result.Report {
 	if !r.estimator.began.IsZero() {
 		report.Seconds = time.Since(r.estimator.began).Seconds()
 	}
-	for _, c := range r.results {
+	for i, c := range r.results {
 		if c != nil {
 			report.Cases = append(report.Cases, *c)
+			continue
 		}
+		of := &r.cases[i]
+		report.Pending = append(report.Pending, result.Pending{Scenario: of.Scenario, Name: of.Name, Command: of.Command})
 	}
 	return report
 }

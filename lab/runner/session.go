@@ -32,7 +32,8 @@ type Session struct {
 	held    func(name string, dropped bool)
 
 	mu     sync.Mutex
-	closed bool // no step begins any more
+	closed bool          // no step begins any more
+	since  inject.Counts // when the newest step began
 	record recording.Recording
 	moment int              // the last one of the record
 	before []map[string]int // by entry: how often each rule had been applied when it began
@@ -56,7 +57,7 @@ func Open(ctx context.Context, c *scenarios.Case, o Options, held func(name stri
 	}
 	session := &Session{e: e, held: held, record: recording.Recording{Case: led}}
 	session.ctx, session.cancel = context.WithCancelCause(ctx)
-	session.s = &stepper{experiment: e, began: time.Now(), fail: session.cancel}
+	session.s = &stepper{experiment: e, began: time.Now(), over: session.ctx, fail: session.cancel}
 	if err := session.s.start(ctx); err != nil {
 		return nil, errors.Join(err, session.Close())
 	}
@@ -77,12 +78,15 @@ func (s *Session) Named(step scenarios.Step) scenarios.Step {
 // Do carries out a step, and returns once it is done, with what became of it. That it fails, or is refused, does not end the session.
 func (s *Session) Do(step scenarios.Step) (result.Step, error) {
 	step.Probe = scenarios.Probe{} // who calls Do decides what waits for it
-	n, ok := s.enter(&step)
+	n, before, ok := s.enter(&step)
 	if !ok {
 		return result.Step{}, errSessionEnded
 	}
 	defer s.running.Done()
 	from, err := s.s.mark(s.ctx, &step)
+	if step.WaitFor != nil {
+		from.count = before.Of(step.WaitFor.Step) // as in a scenario
+	}
 	if err == nil {
 		err = contain(func() error { return s.s.step(s.ctx, &step, from) })
 	}
@@ -98,27 +102,29 @@ func (s *Session) Do(step scenarios.Step) (result.Step, error) {
 	return result.Step{}, err
 }
 
-// enter begins a step in the record, and says which.
-func (s *Session) enter(step *scenarios.Step) (int, bool) {
+// enter begins a step in the record, and says which, and how far the device had come when the one before it began.
+func (s *Session) enter(step *scenarios.Step) (n int, before inject.Counts, ok bool) {
 	device := s.device()
 	rules := s.Rules()
+	now := s.e.inject.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return 0, false
+		return 0, before, false
 	}
+	before, s.since = s.since, now
 	for _, r := range rules { // what is so before the step begins is told before it
 		if r.Held {
 			s.stood(r.Name)
 		}
 	}
 	s.running.Add(1)
-	n := len(s.record.Entries)
+	n = len(s.record.Entries)
 	s.before = append(s.before, hits(rules))
 	step.At = strconv.Itoa(n)
 	s.moment++
 	s.record.Entries = append(s.record.Entries, recording.Entry{Step: *step, Began: s.moment, After: time.Since(s.s.began), Before: device})
-	return n, true
+	return n, before, true
 }
 
 // leave ends a step in the record.

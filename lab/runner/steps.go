@@ -67,6 +67,8 @@ func stepLimit(s *scenarios.Step) time.Duration {
 		return s.WaitFor.Limit()
 	case scenarios.VerbSleep:
 		return s.Sleep + cpuTime
+	case scenarios.VerbRun:
+		return s.Run.Limit() + cpuTime
 	case scenarios.VerbOffline, scenarios.VerbOnline, scenarios.VerbUnplug, scenarios.VerbReplug:
 		return time.Duration(len(s.CPUs)) * 2 * cpuTime // by ACPI the guest has a minute for its answer
 	case scenarios.VerbStorm:
@@ -97,7 +99,7 @@ func planned(steps []scenarios.Step) time.Duration {
 	var sum time.Duration
 	eachStep(steps, func(s *scenarios.Step) {
 		switch s.Verb {
-		case scenarios.VerbWaitFor, scenarios.VerbSleep, scenarios.VerbStorm, scenarios.VerbFire:
+		case scenarios.VerbWaitFor, scenarios.VerbSleep, scenarios.VerbStorm, scenarios.VerbFire, scenarios.VerbRun:
 			sum += stepLimit(s)
 		}
 	})
@@ -216,6 +218,9 @@ type stepper struct {
 	began time.Time
 	first agentapi.LogRecord // the last one of the kernel log before the first step
 
+	over     context.Context // done once the steps are
+	programs programs
+
 	background sync.WaitGroup
 	fail       context.CancelCauseFunc // ends all steps
 
@@ -227,6 +232,7 @@ type stepper struct {
 	seen     agentapi.LogRecord // the last one of the kernel log
 	plugged  cpulist.List
 	resets   []reset // asked for since the driver was last found complete
+	pressed  bool    // the pressure for the kernel's driver is there, or under way
 	audited  uint64  // number of the last of the device's audits that was seen
 	fault    bool    // a rule may have made driver and device disagree
 	returned []string
@@ -237,6 +243,7 @@ type reset struct {
 	step     *scenarios.Step
 	destroys int  // channels the driver had ended before
 	running  bool // its link was
+	over     bool // nobody need wait any more for the link that was running
 }
 
 // stepDestroy is how a driver begins to set the device up anew.
@@ -251,7 +258,11 @@ func (e *experiment) runSteps(ctx context.Context) error {
 	}
 	ctx, s.fail = context.WithCancelCause(ctx)
 	defer s.fail(nil)
+	s.over = ctx
 	err := s.start(ctx)
+	if err == nil {
+		err = s.copyFiles(ctx)
+	}
 	if err == nil {
 		err = s.sequence(ctx, steps, since{log: s.first})
 	}
@@ -298,6 +309,9 @@ func (s *stepper) logged(ctx context.Context) (agentapi.LogRecord, error) {
 // end lets the device go on, and says what became of the rules and of what was started in the background.
 func (s *stepper) end(err error) error {
 	for _, r := range s.inject.States() {
+		if r.Name == beforeQueues {
+			continue
+		}
 		out := result.Rule{Name: r.Name, Text: scenarios.RuleText(r.Rule), Hits: r.Hits}
 		if r.Hits == 0 {
 			out.Tells = s.inject.Progress()
@@ -436,7 +450,7 @@ func (s *stepper) done(ctx context.Context, step *scenarios.Step, at int, facts 
 	r := &s.out.Steps[at]
 	r.End, r.Outcome = time.Since(s.began).Seconds(), result.StepDone
 	r.Log, r.Counted, r.Storm, r.Topology = facts.Log, facts.Counted, facts.Storm, facts.Topology
-	r.Disks = facts.Disks
+	r.Disks, r.Run = facts.Disks, facts.Run
 	switch {
 	case refused:
 		r.Outcome, r.Refusal = result.StepRefused, err.Error()
@@ -532,6 +546,10 @@ func (s *stepper) do(ctx context.Context, step *scenarios.Step, from since, fact
 		return s.take(ctx, step.Label)
 	case scenarios.VerbStorm:
 		return s.storm(ctx, step.Storm, facts)
+	case scenarios.VerbRun:
+		var err error
+		facts.Run, err = s.program(ctx, step.Run)
+		return err
 	case scenarios.VerbReadDisks:
 		return s.readDisks(ctx, step.Disks, facts)
 	case scenarios.VerbExpect:
@@ -607,7 +625,7 @@ func (s *stepper) post(step *scenarios.Step) error {
 	if !ok {
 		return fmt.Errorf("no event %q", p.Event)
 	}
-	r := reset{step, s.inject.Count(stepDestroy), s.running()}
+	r := reset{step: step, destroys: s.inject.Count(stepDestroy), running: s.running()}
 	if err := s.fn.MANA.PostEvent(event); err != nil {
 		return refusef("posting %s: %w", p, err)
 	}
@@ -617,6 +635,51 @@ func (s *stepper) post(step *scenarios.Step) error {
 		s.mu.Unlock()
 	}
 	return nil
+}
+
+// resetTime is how long a driver may take from a reset, which begins with 10 s of sleep, to a link that runs.
+const resetTime = 30 * time.Second
+
+// afterReset waits for the link of a driver that the device has told to reset, unless a rule holds the device: till then there are some of its vectors, or none.
+func (s *stepper) afterReset(ctx context.Context) error {
+	deadline := time.Now().Add(resetTime)
+	for s.resetting() {
+		if time.Now().After(deadline) {
+			s.note("the driver, told to reset, had not brought its link up again after %s; %s", resetTime, s.inject.Progress())
+			s.leaveResets() // once is enough
+		}
+		if err := pause(ctx, poll); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *stepper) resetting() bool {
+	if slices.ContainsFunc(s.inject.States(), func(r inject.RuleState) bool { return r.Held || r.Waits }) {
+		return false
+	}
+	running := s.running()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.resets {
+		r := &s.resets[i]
+		heeded := s.inject.Count(stepDestroy) > r.destroys
+		r.over = r.over || heeded && running
+		if r.running && !r.over && !running {
+			return true
+		}
+	}
+	return false
+}
+
+// leaveResets is told when the link is taken down on purpose: it is not waited for.
+func (s *stepper) leaveResets() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.resets {
+		s.resets[i].over = true
+	}
 }
 
 // running reports whether the device has a link that is up.
@@ -670,9 +733,12 @@ func (s *stepper) changeCPUs(ctx context.Context, step *scenarios.Step, facts *r
 	return err
 }
 
-// vectors are the ones whose interrupts somebody handles now.
+// vectors are the ones whose interrupts somebody handles now; of a driver that is being started, or that the device has told to reset, once it is done.
 func (s *stepper) vectors(ctx context.Context) ([]agentapi.Vector, error) {
 	if _, err := s.probed(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.afterReset(ctx); err != nil {
 		return nil, err
 	}
 	address, err := s.address(ctx)
@@ -771,7 +837,7 @@ func (s *stepper) take(ctx context.Context, label string) error {
 	}
 	s.observe(label, *fresh)
 	s.fresh = nil
-	if o := s.out.Find(label); s.c.Driver == scenarios.DriverMana {
+	if o := s.out.Find(label); s.c.Driver == scenarios.DriverMana && s.c.Script == nil {
 		s.out.Branch = cmp.Or(s.out.Branch, driverBranch(topo, s.c.DeviceNode, o.Vectors)) // the way it went at first
 	}
 	return nil

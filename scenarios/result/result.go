@@ -35,12 +35,20 @@ const (
 
 // Report is one run of irqlab.
 type Report struct {
-	Schema  int     `json:"schema"`
-	IRQLab  string  `json:"irqlab,omitempty"` // the version that made it
-	Host    Host    `json:"host"`
-	Seconds float64 `json:"seconds,omitempty"` // elapsed until the last case had ended, fetching not included
-	Cases   []Case  `json:"cases"`
-	NotRun  int     `json:"not_run,omitempty"` // cases that had not ended when the run was interrupted, or when this was written
+	Schema  int       `json:"schema"`
+	IRQLab  string    `json:"irqlab,omitempty"` // the version that made it
+	Host    Host      `json:"host"`
+	Seconds float64   `json:"seconds,omitempty"` // elapsed until the last case had ended, fetching not included
+	Cases   []Case    `json:"cases"`
+	NotRun  int       `json:"not_run,omitempty"` // cases that had not ended when the run was interrupted, or when this was written
+	Pending []Pending `json:"pending,omitempty"` // those
+}
+
+// Pending is a case that had not ended.
+type Pending struct {
+	Scenario string `json:"scenario"`
+	Name     string `json:"case"`
+	Command  string `json:"command,omitempty"` // that runs it
 }
 
 // Host is the machine the lab ran on.
@@ -69,6 +77,7 @@ type Case struct {
 	Strategy   string      `json:"strategy"`         // empty when the kernel's driver places the vectors itself
 	Branch     string      `json:"branch,omitempty"` // which way the strategy went, e.g. "numa-aware, first group skipped"
 	Irqchip    string      `json:"irqchip"`
+	Cmdline    string      `json:"cmdline,omitempty"` // words added to the guest kernel's command line
 	Shape      shape.Shape `json:"shape"`
 	DeviceNode *int        `json:"device_node"` // null: none
 	Vectors    int         `json:"vectors"`     // of the function, HWC included
@@ -78,8 +87,9 @@ type Case struct {
 	Start   string       `json:"start"`  // cold or warm
 	Seconds Seconds      `json:"seconds"`
 
-	Steps        []Step        `json:"steps,omitempty"` // in the order they began
-	Rules        []Rule        `json:"rules,omitempty"` // in the order they were armed
+	Script       *Program      `json:"script,omitempty"` // that is the strategy
+	Steps        []Step        `json:"steps,omitempty"`  // in the order they began
+	Rules        []Rule        `json:"rules,omitempty"`  // in the order they were armed
 	Observations []Observation `json:"observations"`
 	Evidence     *Evidence     `json:"evidence,omitempty"` // of a fail or error that came to a guest
 	KernelLog    KernelLog     `json:"kernel_log"`
@@ -88,6 +98,16 @@ type Case struct {
 
 // BranchUnknown is the branch of a driver whose masks are not those of any strategy, as after CPUs have left.
 const BranchUnknown = "unknown"
+
+// Program is what became of a program that was run in the guest.
+type Program struct {
+	Status  int     `json:"status"`
+	Signal  string  `json:"signal,omitempty"` // that killed it, without SIG
+	Late    bool    `json:"late,omitempty"`   // it did not end in time, and was killed
+	Output  string  `json:"output"`           // standard error included; of a long one the beginning and the end
+	Size    int64   `json:"size"`             // of all it wrote, in bytes
+	Seconds float64 `json:"seconds"`
+}
 
 // Evidence is what the lab and the device did last before what made a case fail.
 type Evidence struct {

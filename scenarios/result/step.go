@@ -27,10 +27,11 @@ type Step struct {
 	Outcome StepOutcome `json:"outcome"`
 	Refusal string      `json:"refusal,omitempty"`
 
-	Log      []LogMatch     `json:"log,omitempty"`      // expect: for each regular expression, those that must match first
-	Counted  []Count        `json:"counted,omitempty"`  // expect: for each count
-	Storm    *Storm         `json:"storm,omitempty"`    // storm
-	Disks    []Disk         `json:"disks,omitempty"`    // read-disks: by number
+	Log      []LogMatch     `json:"log,omitempty"`     // expect: for each regular expression, those that must match first
+	Counted  []Count        `json:"counted,omitempty"` // expect: for each count
+	Storm    *Storm         `json:"storm,omitempty"`   // storm
+	Disks    []Disk         `json:"disks,omitempty"`   // read-disks: by number
+	Run      *Program       `json:"run,omitempty"`
 	Topology []agentapi.CPU `json:"topology,omitempty"` // online: of all CPUs that are online now, where one came back that had been unplugged
 }
 
