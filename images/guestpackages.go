@@ -428,12 +428,12 @@ func (p *packer) deb(ctx context.Context, file string) error {
 // AddPackages makes an initramfs that also has packages: the kernel unpacks the one archive and then the other. It costs a copy of both for each kernel, and no vector, which
 // a disk with the packages would.
 func (c *Cache) AddPackages(ctx context.Context, i Initramfs, g GuestPackages) (Initramfs, error) {
-	var base string
-	if _, name, ok := c.entryOf(i.Path); ok {
-		base = name
-	} else if sum, err := c.Hash(i.Path); err != nil {
-		return i, err
-	} else {
+	_, base, ok := c.entryOf(i.Path)
+	if !ok { // the caller's own
+		sum, err := c.Hash(i.Path)
+		if err != nil {
+			return i, err
+		}
 		base = sum[:32]
 	}
 	dir, err := c.entry(ctx, initramfsKind, base+"+"+g.Key, func(_ context.Context, dir string) error {

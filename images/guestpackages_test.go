@@ -72,6 +72,7 @@ func TestReachable(t *testing.T) {
 	for _, k := range []Package{
 		{Name: "balance", Depends: "libc (>= 2.38), awk, logind | default-logind, debconf (>= 0.5) | debconf-2.0", PreDepends: "init-system-helpers (>= 1)"},
 		{Name: "libc", Depends: "libgcc:any"},
+		{Name: "bash", Depends: "debconf", PreDepends: "libc (>= 2.41)"},
 		{Name: "libgcc"},
 		{Name: "mawk", Provides: "awk, other (= 1)"},
 		{Name: "default-logind", Depends: "pam-systemd"},
@@ -90,6 +91,7 @@ func TestReachable(t *testing.T) {
 	}{
 		{[]string{"libc"}, []string{"libc", "libgcc"}, "libc needs libgcc"},
 		{[]string{"balance"}, []string{"balance", "default-logind", "libc", "libgcc", "mawk", "pam-systemd", "systemd"}, "balance needs default-logind, which needs pam-systemd, which needs systemd"},
+		{[]string{"bash"}, []string{"bash", "libc", "libgcc"}, "bash needs libc, which needs libgcc"},
 		{[]string{"debconf"}, []string{"debconf", "perl-base"}, "debconf needs perl-base"}, // asked for
 		{[]string{"systemd"}, []string{"systemd"}, "systemd"},
 	} {
@@ -112,6 +114,7 @@ func packagesMirror(t *testing.T) (*archive, *Cache) {
 		debSpec{"libone", "2.0", "", []member{{name: "./usr/lib64/ld.so", link: "../lib/x/ld.so"}, {name: "./usr/lib/x/ld.so", data: []byte("loader")}}},
 		debSpec{"debconf", "3.0", "", []member{{name: "./usr/bin/debconf", data: []byte("question")}}},
 		debSpec{"dash", "4.0", "", []member{{name: "./usr/bin/dash", data: []byte("shell")}}},
+		debSpec{"scripts", "4.1", "dash", nil},
 		debSpec{"tuned", "5.0", "polkit", nil},
 		debSpec{"polkit", "6.0", "systemd", nil},
 		debSpec{"systemd", "7.0", "", nil},
@@ -164,13 +167,17 @@ func TestGuestPackages(t *testing.T) {
 		t.Errorf("got %+v", g)
 	}
 	before := a.requests("")
-	again, err := c.GuestPackages(ctx, []string{"balance", "dash"}, nil)
+	again, err := c.GuestPackages(ctx, []string{"balance", "dash"}, func(what string, _, _ int64) { t.Errorf("%s: of what is known already", what) })
 	if err != nil || fmt.Sprint(again) != fmt.Sprint(g) || a.requests("") != before {
 		t.Errorf("again: %+v, %v, after %d more requests; want the same without any", again, err, a.requests("")-before)
 	}
 	// Without dash being asked for, the shell is irqlab's.
-	if g, err = c.GuestPackages(ctx, []string{"balance"}, nil); err != nil || slices.Contains(contents(t, g.Path), "bin/sh -> dash") {
-		t.Errorf("alone: %v, %v", contents(t, g.Path), err)
+	g, err = c.GuestPackages(ctx, []string{"scripts"}, nil)
+	if err != nil || !slices.Contains(contents(t, g.Path), "bin/dash = shell") || slices.Contains(contents(t, g.Path), "bin/sh -> dash") {
+		t.Errorf("as a dependency: %v, %v", contents(t, g.Path), err)
+	}
+	if g, err = c.GuestPackages(ctx, []string{"balance"}, nil); err != nil {
+		t.Fatal(err)
 	}
 	// What takes the name of two archives is both, one after the other.
 	first := filepath.Join(t.TempDir(), "first.cpio")

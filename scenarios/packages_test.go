@@ -55,7 +55,7 @@ func packagesOf(file string, flags []string) (string, error) {
 		return "", err
 	}
 	cases, _, err := s.Plan(Overrides{})
-	if err == nil {
+	if err == nil && len(flags) > 0 {
 		err = AddPackages(cases, flags)
 	}
 	if err != nil {

@@ -13,6 +13,8 @@ import (
 type asks struct {
 	left cpulist.List // CPUs that have left since the experiment began
 	of   map[int]ask  // by vector
+
+	programs bool // programs have been run in the guest, which may go on there and write masks of their own
 }
 
 // ask is the mask that was last asked for a vector.
@@ -66,6 +68,15 @@ func (a *asks) leave(cpu int) (stay func()) {
 
 // forget is for when the vectors are given up.
 func (a *asks) forget() { a.of = nil }
+
+// heed takes a mask that is another than was asked for as what a program has asked for, once one was run: who wrote it, the kernel does not tell.
+func (a *asks) heed(r lab.Reading) {
+	for _, v := range r.Vectors {
+		if k := a.of[v.Index]; a.programs && !slices.Equal(v.State.Affinity, k.mask) {
+			a.put(v.Index, ask{irq: v.IRQ, mask: v.State.Affinity, given: true, left: a.left})
+		}
+	}
+}
 
 // learn takes what the kernel's driver has asked from a reading: its hint, or where it gives none the first mask that was seen. When the driver asked is not known, so any
 // CPU that has ever left may have done so since.

@@ -27,6 +27,13 @@ func TestAsks(t *testing.T) {
 	learn := func(irq int, affinity, hint string) func(*asks) {
 		return func(a *asks) { a.learn(reading(irq, affinity, hint)) }
 	}
+	program := func(a *asks) { a.programs = true }
+	heed := func(affinity string) func(*asks) {
+		return func(a *asks) {
+			a.heed(reading(30, affinity, "1"))
+			a.learn(reading(30, affinity, "1"))
+		}
+	}
 	for _, tc := range []struct {
 		what     string
 		before   []func(*asks)
@@ -55,6 +62,10 @@ func TestAsks(t *testing.T) {
 		{"a CPU of the hint had left before it was seen", []func(*asks){leave(1), learn(30, "0,2-3", "1")}, "0,2-3", "1", false, ""},
 		{"no hint: the first mask seen", []func(*asks){learn(30, "0-1", "")}, "0-1", "0-1", false, ""},
 		{"no hint, and the mask changed", []func(*asks){learn(30, "0-1", ""), learn(30, "2", "")}, "2", "0-1", true, ""},
+		{"a program wrote another mask", []func(*asks){set("1", ""), program, heed("3")}, "3", "3", false, ""},
+		{"no program did", []func(*asks){learn(30, "1", "1"), heed("3")}, "3", "1", true, ""},
+		{"a program wrote it, whatever the hint says later", []func(*asks){learn(30, "1", "1"), program, heed("3"), heed("3")}, "3", "3", false, ""},
+		{"a program wrote the hint", []func(*asks){learn(30, "1", "1"), program, heed("1")}, "1", "1", false, ""},
 		{"another hint", []func(*asks){learn(30, "1", "1"), learn(30, "2", "2")}, "2", "2", false, ""},
 		{"the hint went: set up anew", []func(*asks){learn(30, "1", "1"), learn(30, "0-3", "")}, "0-3", "0-3", false, ""},
 		{"another IRQ: set up anew", []func(*asks){learn(29, "1", ""), learn(30, "0-3", "")}, "0-3", "0-3", false, ""},

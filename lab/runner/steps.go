@@ -560,6 +560,9 @@ func (s *stepper) do(ctx context.Context, step *scenarios.Step, from since, fact
 	case scenarios.VerbStorm:
 		return s.storm(ctx, step.Storm, facts)
 	case scenarios.VerbRun:
+		s.mu.Lock()
+		s.asks.programs = true
+		s.mu.Unlock()
 		var err error
 		facts.Run, err = s.program(ctx, step.Run)
 		return err
@@ -851,6 +854,7 @@ func (s *stepper) take(ctx context.Context, label string) error {
 	if s.fresh == nil { // of a settled one that is known
 		s.handled.tell(fresh)
 	}
+	s.asks.heed(*fresh)
 	if s.c.Driver == scenarios.DriverMana {
 		s.asks.learn(*fresh)
 	}
