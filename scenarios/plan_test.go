@@ -364,7 +364,7 @@ func TestGivenExpectations(t *testing.T) {
 }
 
 func TestShipped(t *testing.T) {
-	want := []string{"low-vcpu", "alternatives", "changed-driver", "device-node", "ht-core-spread", "low-vcpu-driver", "managed-irq-numa", "offline-before", "remove", "spread", "suspend", "unplug-after", "unplug-during-probe", "unplug-during-reset", "unplug-storm",
+	want := []string{"low-vcpu", "alternatives", "changed-driver", "device-node", "hibernate", "ht-core-spread", "low-vcpu-driver", "managed-irq-numa", "offline-before", "remove", "spread", "suspend", "unplug-after", "unplug-during-probe", "unplug-during-reset", "unplug-storm",
 		"vector-boundary"}
 	if got := Shipped(); !slices.Equal(got, want) {
 		t.Errorf("Shipped() = %v, want %v", got, want)

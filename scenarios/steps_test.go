@@ -21,7 +21,7 @@ const (
 
 // allVerbs is what an unknown one could have been.
 const allVerbs = "probe, up, down, set-channels, load, unload, bind, unbind, vectors, hold, release, end, delay, drop, duplicate, " +
-	"status, alter, add-interrupt, post, reset-service, reset, offline, online, unplug, replug, remove, rescan, suspend, fire, settle, observe, storm, read-disks, expect, wait-for, together, sleep"
+	"status, alter, add-interrupt, post, reset-service, reset, offline, online, unplug, replug, remove, rescan, suspend, hibernate, fire, settle, observe, storm, read-disks, expect, wait-for, together, sleep"
 
 func TestStepErrors(t *testing.T) {
 	for _, tc := range []struct {
