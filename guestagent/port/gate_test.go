@@ -151,11 +151,16 @@ func TestGateWaits(t *testing.T) {
 		t.Error(err)
 	}
 	conn.Close()
-	after.Close()
+	if err := gate.Without(t.Context(), func() error { plug(); return nil }); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := conn.Read(make([]byte, 2)); err == nil {
 		if _, err = conn.Read(make([]byte, 2)); err == nil { // what woke the wait was still to be read
 			t.Error("read from a closed connection")
 		}
+	}
+	if conn.renewed(conn.current()) {
+		t.Error("a closed connection was opened again")
 	}
 }
 
