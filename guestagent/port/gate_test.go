@@ -85,6 +85,13 @@ func TestGate(t *testing.T) {
 		case <-time.After(20 * time.Millisecond):
 		}
 		after = plug()
+		rename := func(name string) {
+			if err := os.WriteFile(root.Path(class, "vport3p1/name"), []byte(name), 0o644); err != nil {
+				t.Error(err)
+			}
+		}
+		rename("(null)\n") // it is there before the host has told its name
+		time.AfterFunc(20*time.Millisecond, func() { rename("irqlab.agent\n") })
 		return nil
 	})
 	if err != nil {
