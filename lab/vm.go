@@ -89,6 +89,8 @@ type VM struct {
 
 	process   *qemu.Process
 	shape     machine.Shape
+	slots     []machine.Slot
+	disk      bool // to hibernate to is plugged in
 	access    access
 	mu        sync.Mutex
 	functions map[string]*Function
@@ -235,7 +237,7 @@ func (b boot) process() qemu.Config {
 }
 
 func (b boot) vm(p *qemu.Process, start string) *VM {
-	return &VM{Packages: b.packages, Kernel: b.kernel, QEMU: b.bin, Accel: b.machine.Accel, Start: start, process: p, shape: b.machine.Shape, functions: map[string]*Function{},
+	return &VM{Packages: b.packages, Kernel: b.kernel, QEMU: b.bin, Accel: b.machine.Accel, Start: start, process: p, shape: b.machine.Shape, slots: b.machine.Slots, functions: map[string]*Function{},
 		Agent: newAgent(p.AgentConn())}
 }
 

@@ -44,7 +44,7 @@ func TestLeadUp(t *testing.T) {
 		{"storm offline=9 rounds=2", DriverVFIO, 5, "storm: CPU 9 is not in the shape"},
 		{"vectors", DriverVFIO, 5, "probe; vectors"},
 		{"settle", DriverVFIO, 5, "probe; vectors; settle"},
-		{"up", DriverVFIO, 5, "up needs driver mana, and the case has driver vfio; allowed: probe, vectors, reset, remove, rescan, suspend, fire, settle, storm"},
+		{"up", DriverVFIO, 5, "up needs driver mana, and the case has driver vfio; allowed: probe, vectors, reset, remove, rescan, suspend, hibernate, fire, settle, storm"},
 		{"vectors", DriverMana, 5, "vectors needs driver vfio"},
 		{"offline 3", DriverMana, 5, "offline makes the device do nothing; allowed: probe, load"},
 		{"unlaod", DriverMana, 5, `did you mean "unload"?`},

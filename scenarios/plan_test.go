@@ -369,7 +369,7 @@ func TestGivenExpectations(t *testing.T) {
 }
 
 func TestShipped(t *testing.T) {
-	want := []string{"low-vcpu", "alternatives", "changed-driver", "device-node", "full-cpu", "ht-core-spread", "irqbalance", "isolated-cpus", "low-vcpu-driver", "managed-irq-numa", "nosmt", "offline-before", "published-rows", "remove", "spread", "suspend", "threadirqs", "unplug-after", "unplug-during-probe", "unplug-during-reset", "unplug-storm",
+	want := []string{"low-vcpu", "alternatives", "changed-driver", "device-node", "full-cpu", "hibernate", "ht-core-spread", "irqbalance", "isolated-cpus", "low-vcpu-driver", "managed-irq-numa", "nosmt", "offline-before", "published-rows", "remove", "spread", "suspend", "threadirqs", "unplug-after", "unplug-during-probe", "unplug-during-reset", "unplug-storm",
 		"vector-boundary"}
 	if got := Shipped(); !slices.Equal(got, want) {
 		t.Errorf("Shipped() = %v, want %v", got, want)

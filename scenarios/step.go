@@ -54,6 +54,7 @@ const (
 	VerbRemove       = "remove"
 	VerbRescan       = "rescan"
 	VerbSuspend      = "suspend"
+	VerbHibernate    = "hibernate"
 )
 
 // Step is one thing an experiment does: a verb and, by the verb, what it is done to. A case's steps run in order, each once the one before it is done.

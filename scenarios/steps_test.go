@@ -21,7 +21,7 @@ const (
 
 // allVerbs is what an unknown one could have been.
 const allVerbs = "probe, up, down, set-channels, load, unload, bind, unbind, vectors, hold, release, end, delay, drop, duplicate, " +
-	"status, alter, add-interrupt, post, reset-service, reset, offline, online, unplug, replug, remove, rescan, suspend, fire, settle, observe, storm, read-disks, run, expect, wait-for, together, sleep"
+	"status, alter, add-interrupt, post, reset-service, reset, offline, online, unplug, replug, remove, rescan, suspend, hibernate, fire, settle, observe, storm, read-disks, run, expect, wait-for, together, sleep"
 
 func TestStepErrors(t *testing.T) {
 	for _, tc := range []struct {
@@ -269,10 +269,11 @@ func TestStepErrors(t *testing.T) {
 		{"a sleep that is too short", manaHead, "  - suspend: {for: 100ms}\n", []string{
 			`f.yaml:6:5: steps.0: a sleep of 100ms; allowed: from 500ms, since what wakes the guest must not come while it falls asleep`}},
 		{"holds that stop a removal, a rescan and a sleep", manaHead, "  - probe\n  - hold: {at: \"smc:destroy\", as: a}\n  - remove\n  - release: a\n  - hold: {at: request:QUERY_DEV_CONFIG, as: b}\n  - rescan\n  - release: b\n" +
-			"  - hold: {at: request:REGISTER_DEVICE, as: c}\n  - suspend\n  - release: c\n", []string{
+			"  - hold: {at: request:REGISTER_DEVICE, as: c}\n  - suspend\n  - release: c\n  - hold: {at: \"smc:destroy\", as: d}\n  - hibernate\n  - release: d\n", []string{
 			`f.yaml:8:5: steps.2: remove would wait for ever: it comes to smc:destroy, where "a" holds the device, and that is released only after this; put what releases it beside it, in together`,
 			`f.yaml:11:5: steps.5: rescan would wait for ever: it comes to request:QUERY_DEV_CONFIG, where "b" holds the device, and that is released only after this; put what releases it beside it, in together`,
-			`f.yaml:14:5: steps.8: suspend would wait for ever: it comes to request:REGISTER_DEVICE, where "c" holds the device, and that is released only after this; put what releases it beside it, in together`}},
+			`f.yaml:14:5: steps.8: suspend would wait for ever: it comes to request:REGISTER_DEVICE, where "c" holds the device, and that is released only after this; put what releases it beside it, in together`,
+			`f.yaml:17:5: steps.11: hibernate would wait for ever: it comes to smc:destroy, where "d" holds the device, and that is released only after this; put what releases it beside it, in together`}},
 		{"vectors twice", vfioHead, "  - probe\n  - vectors\n  - vectors\n", []string{
 			`f.yaml:8:5: steps.2: the queue vectors have been added before`}},
 		{"too many channels", manaHead, "  - probe\n  - set-channels: 5\n", []string{

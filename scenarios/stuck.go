@@ -36,7 +36,7 @@ func (w *walk) requests(s *Step) []string {
 		verb = VerbProbe
 	case VerbUnbind, VerbRemove:
 		verb = VerbUnload
-	case VerbSuspend: // the driver gives the device up, and sets it up anew
+	case VerbSuspend, VerbHibernate: // the driver gives the device up, and sets it up anew
 		if !w.started {
 			return nil
 		}
@@ -101,7 +101,7 @@ func (w *walk) passes(s *Step, r *inject.Rule) bool {
 	if c.Driver != DriverMana {
 		return false
 	}
-	sleeps := s.Verb == VerbSuspend && w.started
+	sleeps := (s.Verb == VerbSuspend || s.Verb == VerbHibernate) && w.started
 	begins := slices.Contains([]string{VerbProbe, VerbLoad, VerbBind}, s.Verb) || s.Verb == VerbRescan && w.reprobes() || sleeps
 	switch kind {
 	case "smc":
@@ -120,7 +120,7 @@ func (w *walk) stuck(s *Step, beside [][]Step) {
 	if s.Verb == VerbProbe && !s.Probe.Waits() {
 		return
 	}
-	ready := slices.Contains([]string{VerbUp, VerbDown, VerbSetChannels, VerbVectors, VerbUnload, VerbUnbind, VerbRemove, VerbSuspend, VerbSettle, VerbFire, VerbStorm, VerbObserve}, s.Verb) ||
+	ready := slices.Contains([]string{VerbUp, VerbDown, VerbSetChannels, VerbVectors, VerbUnload, VerbUnbind, VerbRemove, VerbSuspend, VerbHibernate, VerbSettle, VerbFire, VerbStorm, VerbObserve}, s.Verb) ||
 		s.WaitFor != nil && slices.Contains([]string{LinkUp, LinkDown, LinkThere}, string(s.WaitFor.Link))
 	for _, h := range w.armed {
 		name := h.step.Rule.Name

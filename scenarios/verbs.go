@@ -77,6 +77,7 @@ func init() {
 		{Verb{VerbRescan, "rescan", "have the kernel look for PCI functions (sysfs), as after remove; a driver that is loaded probes what is found: wait for it with probe", ""}, nil, true},
 		{Verb{VerbSuspend, "suspend | suspend: {mode: freeze | mem, for: DURATION, within: DURATION}", "put the guest to sleep (to idle, or to RAM), wake it after a while (2 s), and wait until it goes on", ""},
 			func(s *Step) any { return &s.Suspend }, true},
+		{Verb{VerbHibernate, "hibernate", "have the guest write itself to a disk that it gets for that, and go on from there in the same machine (the kernel's test_resume)", ""}, nil, true},
 		{Verb{VerbFire, "fire | fire: {vectors: LIST, rounds: N}", "fire vectors, and wait until the guest has handled them", ""}, func(s *Step) any { return &s.Fire }, true},
 		{Verb{VerbSettle, "settle", "fire every vector until it has moved to its requested mask", ""}, nil, true},
 		{Verb{VerbObserve, "observe: LABEL", "read every vector's masks, CPUs and counts", ""}, func(s *Step) any { return &s.Label }, false},

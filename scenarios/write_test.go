@@ -79,7 +79,7 @@ func TestWriteTyped(t *testing.T) {
 		"offline 1,3", "online 1", "unplug 3", "replug 3", "fire", "fire vectors=1-2 rounds=3", "settle", "observe before",
 		"storm offline=1-2 rounds=3", "expect {online: 0-1, queues: [0, 1], queue-hints: [0, \"\"], log: [a, b], counted: {step: smc:destroy, is: 0}}",
 		"read-disks", "read-disks reads=3", "expect {disks: [{masks: [0-1, 2-3], queues: [1, 3], on-node: false, meets: 1}, {}]}", "wait-for held=window", `wait-for {log: "a, b: # {c} \\d+", within: 2m, count: 2}`, "wait-for link=up", "wait-for online=0,2", "sleep 1.5s",
-		"remove", "rescan", "suspend", "suspend mode=mem for=3s within=2m",
+		"remove", "rescan", "hibernate", "suspend", "suspend mode=mem for=3s within=2m",
 		"together [[up], [wait-for: {held: window}, release: window]]",
 	}
 	verbs := map[string]bool{}

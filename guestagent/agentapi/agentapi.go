@@ -277,7 +277,11 @@ type BindParams struct {
 const (
 	SuspendFreeze = "freeze" // to idle; a byte on the console wakes the guest
 	SuspendMem    = "mem"    // to RAM (S3); the machine wakes it
+	SuspendDisk   = "disk"   // to the disk with the serial number SwapSerial, from which it goes on at once, in the same machine
 )
+
+// SwapSerial is the serial number of the disk that a guest hibernates to. It bears the signature of a swap area.
+const SwapSerial = "hibernation"
 
 // SuspendParams puts the guest to sleep.
 type SuspendParams struct {

@@ -27,7 +27,7 @@ func (a *Agent) rescanAll(context.Context, agentapi.Empty) (agentapi.Empty, erro
 
 // suspend puts the guest to sleep, and answers when it has been woken.
 func (a *Agent) suspend(ctx context.Context, p agentapi.SuspendParams) (agentapi.Suspended, error) {
-	if err := power.Prepare(a.cfg.Root, p.Mode); err != nil {
+	if err := power.Prepare(ctx, a.cfg.Root, p.Mode); err != nil {
 		return agentapi.Suspended{}, err
 	}
 	began, err := power.Clock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -76,13 +77,24 @@ func (g *Gate) gone() int {
 
 // Without calls f while the ports are let go. One call at a time.
 func (g *Gate) Without(ctx context.Context, f func() error) error {
-	names, err := g.root.Names(class)
-	if err != nil || len(names) == 0 {
-		return fmt.Errorf("virtio-serial ports %v: %w", names, err)
-	}
-	device, err := g.root.LinkName(class, names[0], "device")
+	entries, err := g.root.Names(class)
 	if err != nil {
-		return err
+		return fmt.Errorf("virtio-serial ports: %w", err)
+	}
+	var names []string
+	device := ""
+	for _, e := range entries {
+		name, err := g.root.String(class, e, "name")
+		if err != nil {
+			return err
+		}
+		if device, err = g.root.LinkName(class, e, "device"); err != nil {
+			return err
+		}
+		names = append(names, name)
+	}
+	if len(names) == 0 {
+		return errors.New("there are no virtio-serial ports")
 	}
 	for until := time.Now().Add(quiet); ; time.Sleep(lookFor) {
 		if g.writing.TryLock() {
@@ -111,7 +123,7 @@ func (g *Gate) Without(ctx context.Context, f func() error) error {
 	return errors.Join(err, g.restore(ctx, device, names))
 }
 
-// restore brings the ports back.
+// restore brings the ports back. Each is there before the host has told its name.
 func (g *Gate) restore(ctx context.Context, device string, names []string) error {
 	if err := g.root.Write(device, driver, "bind"); err != nil {
 		return err
@@ -119,10 +131,15 @@ func (g *Gate) restore(ctx context.Context, device string, names []string) error
 	ctx, cancel := context.WithTimeout(ctx, comeBack)
 	defer cancel()
 	for _, n := range names {
-		for !g.root.Has(class, n, "name") || !g.root.Has("dev", n) {
+		for {
+			if path, err := g.Find(n); err == nil {
+				if _, err := os.Stat(path); err == nil {
+					break
+				}
+			}
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("virtio-serial port %s is not back within %s", n, comeBack)
+				return fmt.Errorf("virtio-serial port %q is not back within %s", n, comeBack)
 			case <-time.After(lookFor):
 			}
 		}

@@ -85,6 +85,13 @@ func TestGate(t *testing.T) {
 		case <-time.After(20 * time.Millisecond):
 		}
 		after = plug()
+		rename := func(name string) {
+			if err := os.WriteFile(root.Path(class, "vport3p1/name"), []byte(name), 0o644); err != nil {
+				t.Error(err)
+			}
+		}
+		rename("(null)\n") // it is there before the host has told its name
+		time.AfterFunc(20*time.Millisecond, func() { rename("irqlab.agent\n") })
 		return nil
 	})
 	if err != nil {
@@ -151,11 +158,16 @@ func TestGateWaits(t *testing.T) {
 		t.Error(err)
 	}
 	conn.Close()
-	after.Close()
+	if err := gate.Without(t.Context(), func() error { plug(); return nil }); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := conn.Read(make([]byte, 2)); err == nil {
 		if _, err = conn.Read(make([]byte, 2)); err == nil { // what woke the wait was still to be read
 			t.Error("read from a closed connection")
 		}
+	}
+	if conn.renewed(conn.current()) {
+		t.Error("a closed connection was opened again")
 	}
 }
 

@@ -2,6 +2,7 @@
 package power
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -35,9 +36,9 @@ func words(r kfile.Root, file string) ([]string, error) {
 }
 
 // Prepare checks that the kernel knows the sleep state, and sees to it that it is what its name says and that something can wake the guest from it.
-func Prepare(r kfile.Root, mode string) error {
-	if mode != agentapi.SuspendFreeze && mode != agentapi.SuspendMem {
-		return fault.New(agentapi.CodeInvalid, "sleep state %.20q: there are %s and %s", mode, agentapi.SuspendFreeze, agentapi.SuspendMem)
+func Prepare(ctx context.Context, r kfile.Root, mode string) error {
+	if !slices.Contains([]string{agentapi.SuspendFreeze, agentapi.SuspendMem, agentapi.SuspendDisk}, mode) {
+		return fault.New(agentapi.CodeInvalid, "sleep state %.20q: there are %s, %s and %s", mode, agentapi.SuspendFreeze, agentapi.SuspendMem, agentapi.SuspendDisk)
 	}
 	states, err := words(r, "state")
 	if err != nil {
@@ -50,8 +51,11 @@ func Prepare(r kfile.Root, mode string) error {
 	if err := r.Write("N", keepConsole); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if mode == agentapi.SuspendFreeze {
+	switch mode {
+	case agentapi.SuspendFreeze:
 		return wakeByConsole(r)
+	case agentapi.SuspendDisk:
+		return useDisk(ctx, r)
 	}
 	kinds, err := words(r, "mem_sleep")
 	if err != nil {

@@ -1,6 +1,7 @@
 package power
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -36,14 +37,21 @@ func TestPrepare(t *testing.T) {
 			map[string]string{wakeup: "enabled", printk: "N"}},
 		{"to RAM", "mem", map[string]string{state: "freeze mem disk\n", sleeps: "[s2idle] deep\n", printk: "Y\n"}, "", "", map[string]string{sleeps: "deep", printk: "N"}},
 		{"a kernel without printk's parameter", "mem", map[string]string{state: "mem\n", sleeps: "deep\n"}, "", "", nil},
-		{"of no kind", "disk", map[string]string{state: "freeze mem disk\n"}, agentapi.CodeInvalid, `sleep state "disk"`, nil},
+		{"of no kind", "standby", map[string]string{state: "freeze mem disk\n"}, agentapi.CodeInvalid, `sleep state "standby"`, nil},
+		{"a kernel that only switches off", "disk", map[string]string{state: "freeze disk\n", dir + "/disk": "[platform] shutdown reboot\n"}, agentapi.CodeUnsupported, "does not know test_resume, only: platform shutdown reboot", nil},
+		{"another disk", "disk", map[string]string{state: "disk\n", dir + "/disk": "[platform] test_resume\n", blocks + "/nvme0n1/device/serial": "irqlab0\n", "dev/nvme0n1": ""},
+			agentapi.CodeNotFound, "no disk with the serial number hibernation; there are: nvme0n1", nil},
+		{"a disk that is no swap area", "disk", map[string]string{state: "disk\n", dir + "/disk": "[platform] test_resume\n", blocks + "/nvme0n1/device/serial": "hibernation   \n", "dev/nvme0n1": ""},
+			agentapi.CodeRefused, "swap on nvme0n1", map[string]string{dir + "/disk": "[platform] test_resume\n"}},
 		{"a kernel that does not sleep", "freeze", map[string]string{state: "\n"}, agentapi.CodeUnsupported, "knows only: ", nil},
 		{"a machine without S3", "mem", map[string]string{state: "freeze mem\n", sleeps: "[s2idle]\n"}, agentapi.CodeUnsupported, "no S3, its kernel knows only: s2idle", map[string]string{sleeps: "[s2idle]\n"}},
 		{"no console", "freeze", map[string]string{state: "freeze\n", active: "\n"}, agentapi.CodeUnsupported, "no console", nil},
 		{"a kernel without sleep", "freeze", nil, agentapi.CodeUnsupported, "knows only", nil},
 	} {
 		r := tree(t, tc.files)
-		err := Prepare(r, tc.mode)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*lookFor)
+		defer cancel()
+		err := Prepare(ctx, r, tc.mode)
 		switch {
 		case tc.code == "" && err != nil:
 			t.Errorf("%s: %v", tc.what, err)

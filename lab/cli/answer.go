@@ -62,6 +62,8 @@ func (s *stand) answer() string {
 		return "the kernel has forgotten the function, which the machine still has; rescan finds it again"
 	case scenarios.VerbRescan:
 		return "the kernel has looked for PCI functions; probe waits for the driver, if there is one for what it found"
+	case scenarios.VerbHibernate:
+		return "the guest has written itself to a disk, and goes on from there, after " + lasted(s.took)
 	case scenarios.VerbSuspend:
 		return fmt.Sprintf("the guest slept (%s), and goes on after %s", step.Suspend.State(), lasted(s.took))
 	case scenarios.VerbSettle:

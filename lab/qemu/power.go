@@ -26,3 +26,18 @@ func (p *Process) AwaitSuspend(ctx context.Context, since int) error {
 
 // WakeUp wakes a machine that sleeps. It resets its devices, functions included.
 func (p *Process) WakeUp(ctx context.Context) error { return p.QMP(ctx, "system_wakeup", nil, nil) }
+
+// AttachDisk plugs a disk into a slot of the machine. What is written to it lands in the file.
+func (p *Process) AttachDisk(ctx context.Context, slot, file, serial string) error {
+	for _, s := range p.machine.Slots {
+		if s.ID != slot {
+			continue
+		}
+		if err := p.QMP(ctx, "blockdev-add", map[string]any{"driver": "file", "node-name": "disk-" + slot, "filename": file}, nil); err != nil {
+			return err
+		}
+		// As few vectors as a disk can do with.
+		return p.QMP(ctx, "device_add", map[string]any{"driver": "nvme", "id": "drive-" + slot, "bus": s.Bus(), "drive": "disk-" + slot, "serial": serial, "max_ioqpairs": 1, "msix_qsize": 2}, nil)
+	}
+	return fmt.Errorf("the machine has no slot %q", slot)
+}

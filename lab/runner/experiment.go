@@ -240,6 +240,9 @@ func (e *experiment) config() lab.Config {
 	if e.hasLevels() {
 		cfg.Slots = append(cfg.Slots, machine.Slot{ID: pressureSlot, Node: machine.NoNode})
 	}
+	if hibernates(e.c.Steps) {
+		cfg.Slots = append(cfg.Slots, machine.Slot{ID: lab.DiskSlot, Node: machine.NoNode})
+	}
 	for _, m := range e.c.Modules {
 		cfg.Modules = append(cfg.Modules, lab.Module(m))
 	}

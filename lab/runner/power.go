@@ -2,7 +2,10 @@ package runner
 
 import (
 	"context"
+	"errors"
 
+	"irqlab/guestagent/agentapi"
+	"irqlab/lab"
 	"irqlab/scenarios"
 	"irqlab/scenarios/result"
 )
@@ -38,13 +41,31 @@ func (s *stepper) rescan(ctx context.Context) error {
 	return s.vm.Agent.Rescan(ctx)
 }
 
-// suspend puts the guest to sleep and wakes it. To sleep in RAM it takes all CPUs but the first offline, and with them what masks they are in.
+// suspend puts the guest to sleep and wakes it.
 func (s *stepper) suspend(ctx context.Context, how scenarios.Suspend, facts *result.Step) error {
+	s.stage("suspending to " + how.State())
+	return s.sleep(ctx, how.State() == scenarios.SuspendMem, "the guest did not suspend to "+how.State(), facts, func() (agentapi.Suspended, error) {
+		return s.vm.Suspend(ctx, how.State(), how.Asleep())
+	})
+}
+
+// hibernate has the guest write itself to a disk, and go on from there.
+func (s *stepper) hibernate(ctx context.Context, facts *result.Step) error {
+	s.stage("hibernating")
+	err := s.sleep(ctx, true, "the guest did not hibernate", facts, func() (agentapi.Suspended, error) { return s.vm.Hibernate(ctx) })
+	if errors.As(err, new(*lab.NoDiskError)) {
+		return refusef("%w", err)
+	}
+	return err
+}
+
+// sleep carries out a sleep. For one that takes all CPUs but the first offline, alone, they have left, and with them the masks they are in.
+func (s *stepper) sleep(ctx context.Context, alone bool, what string, facts *result.Step, do func() (agentapi.Suspended, error)) error {
 	if _, err := s.probed(ctx); err != nil {
 		return err
 	}
 	stay := func() {}
-	if how.State() == scenarios.SuspendMem {
+	if alone {
 		info, err := s.vm.Agent.Info(ctx)
 		if err != nil {
 			return err
@@ -61,16 +82,22 @@ func (s *stepper) suspend(ctx context.Context, how scenarios.Suspend, facts *res
 			}
 		}
 	}
-	s.stage("suspending to " + how.State())
-	slept, err := s.vm.Suspend(ctx, how.State(), how.Asleep())
-	if err != nil && refusal(err) {
+	slept, err := do()
+	if err != nil && refusal(err) { // the CPUs are where they were, and so are the masks
 		s.mu.Lock()
 		stay()
 		s.mu.Unlock()
 	}
 	if err != nil {
-		return s.refused(ctx, "the guest did not suspend to "+how.State(), err)
+		return s.refused(ctx, what, err)
 	}
 	facts.Slept = slept.Seconds
 	return nil
+}
+
+// hibernates reports whether any of the steps has the guest hibernate.
+func hibernates(steps []scenarios.Step) bool {
+	found := false
+	eachStep(steps, func(s *scenarios.Step) { found = found || s.Verb == scenarios.VerbHibernate })
+	return found
 }

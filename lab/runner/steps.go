@@ -178,7 +178,7 @@ func (e *StepError) deadlock() bool {
 // drives reports whether a step has the kernel's driver speak with the device.
 func drives(verb string) bool {
 	return slices.Contains([]string{scenarios.VerbProbe, scenarios.VerbLoad, scenarios.VerbBind, scenarios.VerbUp, scenarios.VerbDown, scenarios.VerbSetChannels,
-		scenarios.VerbUnload, scenarios.VerbUnbind, scenarios.VerbRemove, scenarios.VerbSuspend}, verb)
+		scenarios.VerbUnload, scenarios.VerbUnbind, scenarios.VerbRemove, scenarios.VerbSuspend, scenarios.VerbHibernate}, verb)
 }
 
 // explained reports whether nothing more can be learned from the guest, which is well: it was the wait that was in vain.
@@ -582,6 +582,8 @@ func (s *stepper) do(ctx context.Context, step *scenarios.Step, from since, fact
 		return s.rescan(ctx)
 	case scenarios.VerbSuspend:
 		return s.suspend(ctx, step.Suspend, facts)
+	case scenarios.VerbHibernate:
+		return s.hibernate(ctx, facts)
 	}
 	if step.Rule != nil {
 		return s.inject.Add(*step.Rule)

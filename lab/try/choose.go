@@ -31,7 +31,7 @@ const besideDisk = "neighbour"
 var managed = []string{"nvme-node-0", "nvme-node-1", "virtio-node-0", "virtio-node-1"}
 
 // more are the scenarios whose cases of the kernel's driver are run with --all, beside Scenario and the fault catalogue.
-var more = []string{AnyMachine, "vector-boundary", "device-node", "offline-before", "unplug-during-probe", "unplug-during-reset", "unplug-after", "unplug-storm", "remove", "suspend"}
+var more = []string{AnyMachine, "vector-boundary", "device-node", "offline-before", "unplug-during-probe", "unplug-during-reset", "unplug-after", "unplug-storm", "remove", "suspend", "hibernate"}
 
 // disks are the folders of the kernel that only have to do with the interrupts of disks.
 var disks = []string{"block/", "drivers/block/", "drivers/nvme/", "drivers/virtio/"}

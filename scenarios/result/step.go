@@ -33,7 +33,7 @@ type Step struct {
 	Disks    []Disk         `json:"disks,omitempty"`   // read-disks: by number
 	Run      *Program       `json:"run,omitempty"`
 	Topology []agentapi.CPU `json:"topology,omitempty"` // online: of all CPUs that are online now, where one came back that had been unplugged
-	Slept    float64        `json:"slept,omitempty"`    // suspend: seconds from the order to the guest's going on, by its clock that goes on while it sleeps
+	Slept    float64        `json:"slept,omitempty"`    // suspend, hibernate: seconds from the order to the guest's going on, by its clock that goes on while it sleeps
 }
 
 // LogMatch is the first line of the kernel's log that matched a regular expression; Line is empty when none did.
