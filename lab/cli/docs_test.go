@@ -32,6 +32,7 @@ var (
 		"/home/you/linux", "/home/you/linux-patched", ".", // a built tree, the same with a patch, one that a bisect goes through
 	}
 	docsFiles   = map[string]string{"mine.yaml": "low-vcpu", "my.yaml": "low-vcpu"}
+	docsScripts = []string{"set_irq_affinity.sh", "check.sh", "lib.sh", "tune.conf"}
 	docsRecords = []string{"timeline.jsonl", "trace.jsonl"}
 	docsWords   = map[string]string{ // of command lines within a sentence
 		"SCENARIO": "low-vcpu", "CASE": "linear", "DIR": "out", "FILE": "timeline.jsonl", "OUT.html": "out.html", "PATH": "/path",
@@ -177,6 +178,9 @@ func newReader(t *testing.T) *reader {
 	r := &reader{t.TempDir()}
 	for _, name := range docsRecords {
 		r.write(t, name, smc+dma)
+	}
+	for _, name := range docsScripts {
+		r.write(t, name, "#!/bin/sh\n")
 	}
 	for name, scenario := range docsFiles {
 		text, err := os.ReadFile("../../scenarios/" + scenario + ".yaml")
