@@ -196,7 +196,7 @@ func (w *walk) step(s *Step, beside [][]Step) {
 		w.needs(s, w.started, "the function has nothing to forget before the driver is started; begin with probe")
 	case VerbPost, VerbResetService:
 		w.needs(s, w.started, "the device has no event queue before the driver made one; begin with probe")
-	case VerbFire, VerbSettle, VerbStorm, VerbObserve:
+	case VerbFire, VerbSettle, VerbStorm, VerbObserve, VerbAffinity:
 		w.needs(s, w.started, "no vector is set up before the driver is started; begin with probe")
 	}
 	if s.Refused == "" {
@@ -217,6 +217,8 @@ func (w *walk) step(s *Step, beside [][]Step) {
 		w.cpus(s, s.CPUs)
 	case VerbStorm:
 		w.storm(s)
+	case VerbAffinity:
+		w.affinity(s, beside)
 	case VerbFire:
 		all := cpulist.Range(0, w.c.Vectors-1)
 		if gone := cpulist.List(s.Fire.Vectors).Minus(all); len(gone) > 0 {

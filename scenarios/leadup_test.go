@@ -68,7 +68,7 @@ func TestLeadUp(t *testing.T) {
 func TestLeadUpsComplete(t *testing.T) {
 	args := map[string]string{VerbPost: " link-up", VerbStorm: " offline=3 rounds=1"}
 	quiet := []string{VerbHold, VerbRelease, VerbEnd, VerbDelay, VerbDrop, VerbDuplicate, VerbStatus, VerbAlter, VerbAddInterrupt, VerbOffline, VerbOnline, VerbUnplug, VerbReplug,
-		VerbObserve, VerbReadDisks, VerbRun, VerbExpect, VerbWaitFor, VerbTogether, VerbSleep}
+		VerbObserve, VerbReadDisks, VerbRun, VerbAffinity, VerbExpect, VerbWaitFor, VerbTogether, VerbSleep}
 	for _, v := range Verbs() {
 		for _, driver := range Drivers() {
 			if v.Driver != "" && v.Driver != driver || slices.Contains(quiet, v.Name) || driver == DriverVFIO && slices.Contains([]string{VerbLoad, VerbBind}, v.Name) {

@@ -74,6 +74,7 @@ type Step struct {
 	Fire     Fire         // fire
 	Label    string       // observe
 	Storm    Storm        // storm
+	Affinity *Affinity    // affinity
 	Expect   *StepExpect  // expect
 	WaitFor  *WaitFor     // wait-for
 	Together [][]Step     // together: branches that run side by side; the step is done when all of them are

@@ -21,7 +21,7 @@ const (
 
 // allVerbs is what an unknown one could have been.
 const allVerbs = "probe, up, down, set-channels, load, unload, bind, unbind, vectors, hold, release, end, delay, drop, duplicate, " +
-	"status, alter, add-interrupt, post, reset-service, reset, offline, online, unplug, replug, remove, rescan, suspend, hibernate, fire, settle, observe, storm, read-disks, run, expect, wait-for, together, sleep"
+	"status, alter, add-interrupt, post, reset-service, reset, offline, online, unplug, replug, remove, rescan, suspend, hibernate, affinity, fire, settle, observe, storm, read-disks, run, expect, wait-for, together, sleep"
 
 func TestStepErrors(t *testing.T) {
 	for _, tc := range []struct {
@@ -30,6 +30,16 @@ func TestStepErrors(t *testing.T) {
 	}{
 		{"unknown verb", manaHead, "  - probe\n  - offlin: 3\n", []string{
 			`f.yaml:7:5: steps.1: unknown verb "offlin"; allowed: ` + allVerbs + `; did you mean "offline"?`}},
+		{"a mask that is none", manaHead, "  - probe\n  - affinity: {vector: 1}\n  - affinity: {vector: x, cpus: 3}\n  - affinity: {vector: 1, cpus: ''}\n", []string{
+			`f.yaml:7:5: steps.1.affinity: cpus is missing`,
+			`f.yaml:8:24: steps.2.affinity.vector: "x" is no number from 0 to 65535`}},
+		{"an empty mask", manaHead, "  - probe\n  - affinity: {vector: 1, cpus: ''}\n", []string{`f.yaml:7:5: steps.1: no CPU is named`}},
+		{"a mask too early, of a vector and of CPUs there are not", manaHead, "  - affinity: {vector: 5, cpus: 3-6}\n", []string{
+			`f.yaml:6:5: steps.0: no vector is set up before the driver is started; begin with probe`,
+			`f.yaml:6:5: steps.0: vector 5 is not the function's, which has 0-4`,
+			`f.yaml:6:5: steps.0: CPUs 4-6 are not in the shape, which has CPUs 0-3; to show that the kernel refuses it, add refused: REGEXP`}},
+		{"a mask of offline CPUs", manaHead, "  - probe\n  - offline: 2-3\n  - affinity: {vector: 1, cpus: 2-3}\n  - affinity: {vector: 1, cpus: 1-2}\n", []string{
+			`f.yaml:8:5: steps.2: no CPU of the mask is online, but CPUs 0-1 are; to show that the kernel refuses it, add refused: REGEXP`}},
 		{"unknown word", manaHead, "  - prove\n", []string{
 			`f.yaml:6:5: steps.0: unknown verb "prove"; allowed: ` + allVerbs + `; did you mean "probe"?`}},
 		{"no verb", manaHead, "  - refused: x\n", []string{

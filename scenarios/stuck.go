@@ -120,7 +120,7 @@ func (w *walk) stuck(s *Step, beside [][]Step) {
 	if s.Verb == VerbProbe && !s.Probe.Waits() {
 		return
 	}
-	ready := slices.Contains([]string{VerbUp, VerbDown, VerbSetChannels, VerbVectors, VerbUnload, VerbUnbind, VerbRemove, VerbSuspend, VerbHibernate, VerbSettle, VerbFire, VerbStorm, VerbObserve}, s.Verb) ||
+	ready := slices.Contains([]string{VerbUp, VerbDown, VerbSetChannels, VerbVectors, VerbUnload, VerbUnbind, VerbRemove, VerbSuspend, VerbHibernate, VerbSettle, VerbFire, VerbStorm, VerbObserve, VerbAffinity}, s.Verb) ||
 		s.WaitFor != nil && slices.Contains([]string{LinkUp, LinkDown, LinkThere}, string(s.WaitFor.Link))
 	for _, h := range w.armed {
 		name := h.step.Rule.Name

@@ -78,6 +78,8 @@ func init() {
 		{Verb{VerbSuspend, "suspend | suspend: {mode: freeze | mem, for: DURATION, within: DURATION}", "put the guest to sleep (to idle, or to RAM), wake it after a while (2 s), and wait until it goes on", ""},
 			func(s *Step) any { return &s.Suspend }, true},
 		{Verb{VerbHibernate, "hibernate", "have the guest write itself to a disk that it gets for that, and go on from there in the same machine (the kernel's test_resume)", ""}, nil, true},
+		{Verb{VerbAffinity, "affinity: {vector: N, cpus: LIST}", "write a mask to a vector's interrupt, as an administrator would; with driver mana, too", ""},
+			func(s *Step) any { s.Affinity = &Affinity{}; return s.Affinity }, false},
 		{Verb{VerbFire, "fire | fire: {vectors: LIST, rounds: N}", "fire vectors, and wait until the guest has handled them", ""}, func(s *Step) any { return &s.Fire }, true},
 		{Verb{VerbSettle, "settle", "fire every vector until it has moved to its requested mask", ""}, nil, true},
 		{Verb{VerbObserve, "observe: LABEL", "read every vector's masks, CPUs and counts", ""}, func(s *Step) any { return &s.Label }, false},
@@ -510,6 +512,8 @@ func (s Step) String() string {
 		text += " " + s.Post.String()
 	case s.CPUs != nil:
 		text += " " + s.CPUs.String()
+	case s.Affinity != nil:
+		text += " " + s.Affinity.String()
 	case s.Verb == VerbFire:
 		text += " vectors " + cmp.Or(cpulist.List(s.Fire.Vectors).String(), "all")
 		if n := s.Fire.Times(); n > 1 {

@@ -152,6 +152,8 @@ func (s *Step) argument() any {
 		return s.Storm
 	case s.Verb == VerbReadDisks && s.Disks.Reads != nil:
 		return s.Disks
+	case s.Affinity != nil:
+		return *s.Affinity
 	case s.Expect != nil:
 		return *s.Expect
 	case s.WaitFor != nil:

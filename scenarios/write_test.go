@@ -71,7 +71,7 @@ func TestWriteShipped(t *testing.T) {
 // What a person can type can be written, whatever verb it is of.
 func TestWriteTyped(t *testing.T) {
 	typed := []string{
-		"probe", "probe {wait: false}", "run echo a: #b | cat", "run {script: x.sh, args: a b, within: 2s, status: any, output: \"^x\"}", "up", "down", "set-channels 2", "load", "unload", "bind", "unbind", "vectors",
+		"probe", "probe {wait: false}", "run echo a: #b | cat", "affinity vector=1 cpus=2-3", "run {script: x.sh, args: a b, within: 2s, status: any, output: \"^x\"}", "up", "down", "set-channels 2", "load", "unload", "bind", "unbind", "vectors",
 		"hold request:QUERY_DEV_CONFIG nth=2", "release window", "end window", "delay response:any for=500ms times=3 as=slow",
 		"drop vector:2 from=lab times=always", "duplicate event:completion", "status response:QUERY_DEV_CONFIG status=0xc0000001",
 		"alter response:QUERY_DEV_CONFIG field=mtu value=0x10", "alter response:QUERY_DEV_CONFIG offset=8 size=2 value=7",

@@ -66,6 +66,8 @@ func (s *stand) answer() string {
 		return "the guest has written itself to a disk, and goes on from there, after " + lasted(s.took)
 	case scenarios.VerbSuspend:
 		return fmt.Sprintf("the guest slept (%s), and goes on after %s", step.Suspend.State(), lasted(s.took))
+	case scenarios.VerbAffinity:
+		return "the kernel has taken the mask " + step.Affinity.String() + "; settle moves the vector"
 	case scenarios.VerbSettle:
 		return s.settled()
 	case scenarios.VerbFire:

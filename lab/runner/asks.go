@@ -23,7 +23,8 @@ type ask struct {
 	mask    cpulist.List // nil: nothing was asked
 	refused string       // the kernel's words, if it said no
 	hinted  bool         // the driver's hint says so
-	given   bool         // the case says so, and not the driver
+	given   bool         // a step or a program of the case has asked, and not the driver
+	hint    cpulist.List // of the driver's, when that was
 	left    cpulist.List // CPUs that have left since: the kernel takes them out of the mask, and the mask away if none is left
 }
 
@@ -66,6 +67,22 @@ func (a *asks) leave(cpu int) (stay func()) {
 	}
 }
 
+// own takes note of a mask that the case has asked for a vector, on top of whatever the driver has.
+func (a *asks) own(v agentapi.Vector, mask, hint cpulist.List) {
+	a.put(v.Index, ask{irq: v.IRQ, mask: mask, given: true, hint: hint})
+}
+
+// disown is for when a driver is about to do something in which it may ask again, in the words it used before, so that nobody can tell whose mask a vector has then: what
+// the case has asked counts no longer, and nothing is known until the driver is seen to ask for something else.
+func (a *asks) disown() {
+	for v, k := range a.of {
+		if k.given {
+			k.mask = nil
+			a.of[v] = k
+		}
+	}
+}
+
 // forget is for when the vectors are given up.
 func (a *asks) forget() { a.of = nil }
 
@@ -73,7 +90,7 @@ func (a *asks) forget() { a.of = nil }
 func (a *asks) heed(r lab.Reading) {
 	for _, v := range r.Vectors {
 		if k := a.of[v.Index]; a.programs && !slices.Equal(v.State.Affinity, k.mask) {
-			a.put(v.Index, ask{irq: v.IRQ, mask: v.State.Affinity, given: true, left: a.left})
+			a.put(v.Index, ask{irq: v.IRQ, mask: v.State.Affinity, given: true, hint: v.State.Hint, left: a.left})
 		}
 	}
 }
@@ -85,10 +102,10 @@ func (a *asks) learn(r lab.Reading) {
 		k, known := a.of[v.Index]
 		hint := v.State.Hint
 		switch {
-		case known && k.given && k.irq == v.IRQ:
+		case known && k.given && k.irq == v.IRQ && slices.Equal(k.hint, hint): // the driver has not asked since
 		case len(hint) > 0 && !(known && k.irq == v.IRQ && k.hinted && slices.Equal(k.mask, hint)):
 			a.put(v.Index, ask{irq: v.IRQ, mask: hint, hinted: true, left: a.left})
-		case len(hint) == 0 && (!known || k.irq != v.IRQ || k.hinted):
+		case len(hint) == 0 && (!known || k.irq != v.IRQ || k.hinted || k.given):
 			a.put(v.Index, ask{irq: v.IRQ, mask: v.State.Affinity, left: a.left})
 		}
 	}

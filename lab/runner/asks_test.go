@@ -22,6 +22,9 @@ func TestAsks(t *testing.T) {
 			a.set([]agentapi.AppliedMask{m})
 		}
 	}
+	own := func(mask, hint string) func(*asks) {
+		return func(a *asks) { a.own(agentapi.Vector{Index: 1, IRQ: 30}, list(t, mask), list(t, hint)) }
+	}
 	leave := func(cpu int) func(*asks) { return func(a *asks) { a.leave(cpu) } }
 	refused := func(cpu int) func(*asks) { return func(a *asks) { a.leave(cpu)() } }
 	learn := func(irq int, affinity, hint string) func(*asks) {
@@ -70,6 +73,16 @@ func TestAsks(t *testing.T) {
 		{"the hint went: set up anew", []func(*asks){learn(30, "1", "1"), learn(30, "0-3", "")}, "0-3", "0-3", false, ""},
 		{"another IRQ: set up anew", []func(*asks){learn(29, "1", ""), learn(30, "0-3", "")}, "0-3", "0-3", false, ""},
 		{"of another IRQ nothing is known", []func(*asks){learn(29, "1", "")}, "0-3", "", false, ""},
+		{"a step's own", []func(*asks){set("1", ""), own("2-3", "")}, "2-3", "2-3", false, ""},
+		{"a step's own, dropped", []func(*asks){set("1", ""), own("2-3", "")}, "1", "2-3", true, ""},
+		{"a step's own, on top of the hint", []func(*asks){learn(30, "1", "1"), own("2", "1"), learn(30, "2", "1")}, "2", "2", false, ""},
+		{"a step's own, and the hint came back", []func(*asks){learn(30, "1", "1"), own("2", "1"), learn(30, "1", "1")}, "1", "2", true, ""},
+		{"a step's own before the hint was seen", []func(*asks){own("2", "1"), learn(30, "2", "1")}, "2", "2", false, ""},
+		{"the driver asked for something else since", []func(*asks){own("2", "1"), learn(30, "3", "3")}, "3", "3", false, ""},
+		{"the driver gave up its hint since", []func(*asks){own("2", "1"), learn(30, "0-3", "")}, "0-3", "0-3", false, ""},
+		{"the driver may have asked again", []func(*asks){own("2", "1"), (*asks).disown, learn(30, "1", "1")}, "1", "", false, ""},
+		{"a CPU of a step's own left", []func(*asks){own("2-3", ""), leave(3)}, "2", "2-3", false, ""},
+		{"a CPU of a step's own had left before", []func(*asks){leave(3), own("2-3", "")}, "2", "2-3", true, ""},
 		{"given up", []func(*asks){set("1", ""), (*asks).forget}, "0-3", "", false, ""},
 	} {
 		var a asks

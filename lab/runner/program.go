@@ -302,7 +302,7 @@ func (s *stepper) spreadByScript(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, v := range seen.Vectors {
-		s.asks.put(v.Index, ask{irq: v.IRQ, mask: v.State.Affinity, given: true})
+		s.asks.own(v.Vector, v.State.Affinity, v.State.Hint)
 	}
 	return nil
 }

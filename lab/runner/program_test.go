@@ -114,6 +114,22 @@ cases:
     driver: mana
     strategy: script:set.sh
     expect: {settled: {queue-masks: [2, 1, 0, 0], queue-hints: [0, 1, 2, 3], queues: [2, 1, 0, 0]}}
+  mask:
+    driver: mana
+    steps:
+      - probe
+      - up
+      - affinity: {vector: 1, cpus: 2-3}
+      - affinity: {vector: 2, cpus: 9}
+        refused: "CPU 9 is not there"
+      - settle
+      - observe: settled
+      - expect: {queue-masks: [2-3, 1, 2, 3], queue-hints: [0, 1, 2, 3]}
+      - down
+      - up
+      - settle
+      - observe: anew
+      - expect: {queue-masks: [2-3, 1, 2, 3]}
   failing:
     driver: mana
     strategy: {script: set.sh, args: "; exit 7"}
@@ -163,6 +179,7 @@ cases:
 	}{
 		{result.Pass, "", "link 'none' of 0000:"},
 		{result.Pass, "", "link 'eth0' of 0000:"},
+		{result.Pass, "", ""},
 		{result.Fail, "The script set.sh: it ended with status 7, expected 0.", "5 vectors"},
 		{result.Error, "perl.pl is run by /usr/bin/perl, which the guest does not have", ""},
 		{result.Fail, "did not end within 1s|killed by SIGKILL", ""},
@@ -184,7 +201,7 @@ cases:
 			t.Errorf("%s: %s %q, the script said %q", c.Name, c.Outcome, c.Reasons, said)
 		}
 	}
-	if c := rep.Cases[4]; len(c.Reasons) != 2 || len(c.Steps) != 10 {
+	if c := rep.Cases[5]; len(c.Reasons) != 2 || len(c.Steps) != 10 {
 		t.Errorf("%d steps: %q", len(c.Steps), c.Reasons)
 	}
 }

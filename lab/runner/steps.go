@@ -522,6 +522,11 @@ func firstLine(text string) string {
 
 // do carries out a step.
 func (s *stepper) do(ctx context.Context, step *scenarios.Step, from since, facts *result.Step) error {
+	if drives(step.Verb) || slices.Contains([]string{scenarios.VerbPost, scenarios.VerbResetService}, step.Verb) {
+		s.mu.Lock()
+		s.asks.disown()
+		s.mu.Unlock()
+	}
 	switch step.Verb {
 	case scenarios.VerbProbe:
 		return s.probe(ctx)
@@ -551,6 +556,8 @@ func (s *stepper) do(ctx context.Context, step *scenarios.Step, from since, fact
 		return s.reset(ctx)
 	case scenarios.VerbOffline, scenarios.VerbOnline, scenarios.VerbUnplug, scenarios.VerbReplug:
 		return s.changeCPUs(ctx, step, facts)
+	case scenarios.VerbAffinity:
+		return s.affinity(ctx, step.Affinity)
 	case scenarios.VerbFire:
 		return s.fire(ctx, step.Fire)
 	case scenarios.VerbSettle:
