@@ -159,7 +159,7 @@ Exit status: 0 all is well; 1 what was looked at is not as it ought to be; 2 bad
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { fmt.Fprint(s.Out, helpText(cmd, layout.Prose(s.Out))) })
 	root.SetFlagErrorFunc(suggestFlag)
 	root.AddCommand(
-		newRun(s), newList(s), newDoctor(s), newFetch(s), newCache(s), newShell(s), newSSH(s), newProxy(s), newDevice(s), newTrace(s), newTimeline(s), newCompare(s), newTry(s), newTreeBisect(s), newBench(s),
+		newRun(s), newList(s), newDoctor(s), newFetch(s), newCache(s), newShell(s), newSSH(s), newExec(s), newProxy(s), newDevice(s), newTrace(s), newTimeline(s), newCompare(s), newTry(s), newTreeBisect(s), newBench(s),
 		&cobra.Command{Use: "exit-status", Short: "What each exit status means: to a shell, to CI, to git bisect", Long: strings.TrimSpace(docs.ExitStatus)},
 	)
 	root.InitDefaultHelpCmd()

@@ -207,12 +207,19 @@ func sshBeside(ctx context.Context, t *testing.T, name string) {
 		{"false", null, 1, ""},
 		{"-- exit 3", strings.NewReader(""), 3, ""},
 		{"-- no-such-command", null, 127, ""},
+		{"exec -- echo $HOME a;b", null, 0, "$HOME a;b\n"},
+		{"exec false", open, 1, ""},
+		{"exec -- no-such-command", null, 127, ""},
 		{"", strings.NewReader("echo in\nexit 4\n"), 4, "in\n"},
 		{"", null, 0, ""},
 	} {
 		var out, errs bytes.Buffer
 		timed, cancel := context.WithTimeout(ctx, 25*time.Second) // less than a wait for the guest's one seat
-		status := Run(timed, append([]string{"ssh", name}, strings.Fields(tc.args)...), Streams{In: tc.in, Out: &out, Err: &errs})
+		verb, args := "ssh", tc.args
+		if rest, ok := strings.CutPrefix(args, "exec "); ok {
+			verb, args = "exec", rest
+		}
+		status := Run(timed, append([]string{verb, name}, strings.Fields(args)...), Streams{In: tc.in, Out: &out, Err: &errs})
 		cancel()
 		if status != tc.status || out.String() != tc.want {
 			t.Errorf("ssh %s with %T: status %d, %q; want %d, %q; %s", tc.args, tc.in, status, &out, tc.status, tc.want, &errs)

@@ -62,6 +62,34 @@ func namesVM(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
+func newExec(s Streams) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "exec NAME [--] COMMAND [ARG…]",
+		Short: "Run a program in a running VM, its arguments as they are",
+		Long: `exec runs a program in a VM that another irqlab process is running, as ssh does, but no shell reads the arguments: a blank or a $ in one is itself.
+Standard input, output and error are the program's. The exit status is its own; 125 when the guest cannot be reached.`,
+		Example: "  irqlab exec low-vcpu-numa-aware -- grep -c 'mana_q0@pci' /proc/interrupts",
+		Args:    namesVM(cobra.MinimumNArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			command := args[1:]
+			if command[0] == "--" {
+				command = command[1:]
+			}
+			if len(command) == 0 {
+				return usageError(fmt.Errorf("no command is given; as in irqlab exec %s -- uname -r", args[0]))
+			}
+			client, err := dial(cmd.Context(), s, args[0])
+			if err != nil {
+				return &exitError{ExitError, err}
+			}
+			defer client.Close()
+			return session(cmd.Context(), client, s, quoted(command))
+		},
+	}
+	cmd.Flags().SetInterspersed(false) // what follows the name is the command's, dashes and all
+	return cmd
+}
+
 func newProxy(s Streams) *cobra.Command {
 	var show bool
 	cmd := &cobra.Command{
