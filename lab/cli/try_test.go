@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -212,7 +213,6 @@ func TestTryInput(t *testing.T) {
 		{"try git:no-such", ExitUsage, "no such folder"},
 		{"try - -", ExitUsage, "given twice"},
 		{"try mana.diff --format yaml", ExitUsage, "table, json, mail"},
-		{"try mana.diff --check --out x", ExitUsage, "--check runs nothing"},
 		{"try mana.diff --case nieghbour", ExitUsage, `did you mean "neighbour"`},
 		{"try mana.diff --scenario low-vcpu", ExitUsage, "no case of low-vcpu has to do with the kernel's driver"},
 		{"try mana.diff --scenario low-vpcu", ExitUsage, `did you mean "low-vcpu"`},
@@ -298,9 +298,15 @@ func TestTryCheckWhole(t *testing.T) {
 		if err := os.WriteFile(diff, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		status, out, msg := irqlab(t, "try", "--check", diff, "--kernel", "git:"+tree+"@HEAD")
+		kept := filepath.Join(dir, "kept "+name)
+		status, out, msg := irqlab(t, "try", "--check", diff, "--kernel", "git:"+tree+"@HEAD", "--out", kept)
 		if words := strings.Join(strings.Fields(out), " "); status != tc.status || !strings.Contains(words, tc.want) {
 			t.Errorf("%s: status %d: %s%s; want %d and %q", name, status, out, msg, tc.status, tc.want)
+		}
+		there, err := os.ReadFile(filepath.Join(kept, "there", file))
+		original, oerr := os.ReadFile(filepath.Join(tree, file))
+		if oerr != nil || (name == "misfit" || name == "has it") != (err == nil && bytes.Equal(there, original)) {
+			t.Errorf("%s: the file as it stands: %q, %v", name, there, errors.Join(err, oerr))
 		}
 	}
 }
