@@ -129,6 +129,32 @@ func (q DiskQueue) Where() string {
 	return listOrDash(q.Queue.Effective) + ", " + nodeWords(q.Queue.Node)
 }
 
+// diskCells are where the request queues of a case's disks are, and whether that is on their disk's node: what the kernel does, whatever the case expects of it.
+func (p *page) diskCells(c *result.Case) []string {
+	var on []string
+	off, homeless := 0, 0
+	queues := DiskQueues(c)
+	for _, name := range DiskNames(c, c) {
+		q := queues[name]
+		on = append(on, listOrDash(q.Queue.Effective))
+		switch {
+		case q.Disk.Node == nil:
+			homeless++
+		case !q.OnNode():
+			off++
+		}
+	}
+	switch {
+	case on == nil:
+		return []string{"-", "-"}
+	case homeless == len(on):
+		return []string{strings.Join(on, ","), "it has none"}
+	case off > 0:
+		return []string{strings.Join(on, ","), p.alarm(fmt.Sprintf("no: %d of %d", off, len(on)))}
+	}
+	return []string{strings.Join(on, ","), "yes"}
+}
+
 // DiskNames are what the queues of both cases are called, in order.
 func DiskNames(a, b *result.Case) []string {
 	both := DiskQueues(a)

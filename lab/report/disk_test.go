@@ -1,6 +1,7 @@
 package report
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -65,5 +66,20 @@ func TestCompareDisks(t *testing.T) {
 	b.Steps = nil
 	if d := differences(&a, &b); len(d) != 1 || d[0].B != "" {
 		t.Errorf("a disk that was read from on one side: %v", d)
+	}
+}
+
+// A summary answers for the disks' queues, too: a pass is what the case expects, which may be that the node is not honoured.
+func TestDisksInSummary(t *testing.T) {
+	off, on, homeless := readFrom("off", 3, 1), readFrom("on", 0, 0), readFrom("homeless", 0, 0)
+	homeless.Steps[0].Disks[0].Node = nil
+	var b strings.Builder
+	if err := Summary(&b, result.Report{Cases: []result.Case{off, on, homeless, {Scenario: off.Scenario, Name: "none", Outcome: result.Pass}}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"effective CPU of each disk queue", "on the disk's node", `off +observed +3 +no: 1 of 1`, `on +observed +0 +yes`, `homeless +observed +0 +it has none`, `none +pass +- +-`} {
+		if !regexp.MustCompile(want).MatchString(b.String()) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
 	}
 }

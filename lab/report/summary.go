@@ -110,6 +110,11 @@ func (p *page) summaryTable(cases []result.Case) (head string, t layout.Table) {
 		head += ": effective CPU of each vector"
 		t.Header = append(t.Header, "HWC; queues", "clustered", "idle")
 	}
+	disks := !vectors && slices.ContainsFunc(cases, func(c result.Case) bool { return len(DiskQueues(&c)) > 0 })
+	if disks {
+		head += ": effective CPU of each disk queue"
+		t.Header = append(t.Header, "queues", "on the disk's node")
+	}
 	if len(kernels) > 1 {
 		t.Header = append(t.Header, "kernel")
 	}
@@ -130,6 +135,9 @@ func (p *page) summaryTable(cases []result.Case) (head string, t layout.Table) {
 			)
 		} else if vectors {
 			row = append(row, "-", "-", "-")
+		}
+		if disks {
+			row = append(row, p.diskCells(&c)...)
 		}
 		if len(kernels) > 1 {
 			row = append(row, foreign.Line(cmp.Or(c.Kernel, c.KernelSpec, "-")))
