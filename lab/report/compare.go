@@ -156,6 +156,7 @@ func vectorRows(p vectorPair) []row {
 	}
 	return []row{
 		{"role", p.a.Role, p.b.Role},
+		{"name", IRQName(p.a), IRQName(p.b)}, // which scripts go by
 		{"asked", p.a.Asked.String(), p.b.Asked.String()},
 		{"affinity", p.a.Affinity.String(), p.b.Affinity.String()},
 		{"hint", p.a.Hint.String(), p.b.Hint.String()},
@@ -298,7 +299,11 @@ func requestedEffective(v result.Vector) string {
 func summarize(differences []Difference) string {
 	var order []string
 	vectors := map[string][]int{}
+	renamed := ""
 	for _, d := range differences {
+		if d.What == "name" && renamed == "" {
+			renamed = fmt.Sprintf(" (%s is %s)", d.A, d.B)
+		}
 		if d.Vector != nil {
 			vectors[d.What] = append(vectors[d.What], *d.Vector)
 		}
@@ -310,6 +315,9 @@ func summarize(differences []Difference) string {
 		order[i] = words(what)
 		if v := vectors[what]; v != nil {
 			order[i] += " of vector " + cpulist.New(v...).String()
+		}
+		if what == "name" {
+			order[i] += renamed
 		}
 	}
 	return strings.Join(order, "; ")

@@ -114,3 +114,23 @@ func TestCompareWriteErrors(t *testing.T) {
 		t.Error("JSON hides a failed write")
 	}
 }
+
+// A rename is a difference: scripts match names in /proc/interrupts. What vfio calls a vector is none.
+func TestCompareNames(t *testing.T) {
+	name := func(words ...string) *result.Case {
+		c := run("x", "linear", result.Pass, nil)
+		o := result.Observation{Label: "settled"}
+		for i, w := range words {
+			o.Vectors = append(o.Vectors, result.Vector{Index: i, Role: result.RoleQueue, Action: w})
+		}
+		c.Observations = []result.Observation{o}
+		return &c
+	}
+	d := differences(name("mana_hwc@pci:x", "mana_q0@pci:x", "mana_q1@pci:x"), name("mana_hwc@pci:y", "mana_msi1@pci:y", "mana_msi2@pci:y"))
+	if got, want := summarize(d), "name of vector 1-2 (mana_q0 is mana_msi1)"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if d := differences(name("vfio-msix[0](a)"), name("vfio-msix[0](b)")); len(d) > 0 {
+		t.Errorf("%+v", d)
+	}
+}
